@@ -1,0 +1,31 @@
+"""polyreply: one message in, K different replies out."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from polyreply.data.dialogue import Dialogue
+    from polyreply.data.prepare import PrepareConfig, prepare
+    from polyreply.data.read import read_dialogues
+
+__version__ = "0.1.0"
+__all__ = ["Dialogue", "PrepareConfig", "__version__", "prepare", "read_dialogues"]
+
+_HOMES = {
+    "Dialogue": "polyreply.data.dialogue",
+    "PrepareConfig": "polyreply.data.prepare",
+    "prepare": "polyreply.data.prepare",
+    "read_dialogues": "polyreply.data.read",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name when it is first used, so that `import polyreply` costs nothing."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'polyreply' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

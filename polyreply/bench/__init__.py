@@ -1,0 +1,1 @@
+"""Speed and memory against targets and alternatives, side by side in one run: `polyreply bench NAME`."""

@@ -1,0 +1,116 @@
+"""`polyreply bench data`: what `prepare` costs at 100 000 and 1 000 000 rows, and whether it finds what was planted.
+
+Each measurement runs the real command in a process of its own, whose peak memory the operating system reports.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from polyreply.bench.synthetic import Pair, Planted, write_natural, write_smalltalk
+from polyreply.data.read import read_dialogues
+from polyreply.errors import PolyReplyError
+
+Notify = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A kind of benchmark text and the settings `prepare` needs for it."""
+
+    name: str
+    write: Callable[[Path, int], Planted]
+    settings: tuple[str, ...] = ()
+
+
+CORPORA = (
+    Corpus("natural", write_natural),
+    # Templates resemble each other by nature, so only exact duplicates are looked for.
+    Corpus("smalltalk", write_smalltalk, ("--set", "overlap.near=false")),
+)
+
+
+def bench_data(rows: int, notify: Notify) -> dict[str, Any]:
+    """Figures for each corpus at a tenth of `rows` and at `rows`, under stable names."""
+    figures: dict[str, Any] = {"data.rows": rows}
+    steps = [(corpus, size) for corpus in CORPORA for size in (rows // 10, rows)]
+    seconds: dict[tuple[str, int], float] = {}
+    for step, (corpus, size) in enumerate(steps):
+        notify(f"{corpus.name}, {size} rows", step / len(steps))
+        measured = _measure(corpus, size)
+        seconds[corpus.name, size] = measured["seconds"]
+        label = "small" if size < rows else "large"
+        figures |= {f"data.{corpus.name}.{label}.{name}": value for name, value in measured.items()}
+    for corpus in CORPORA:
+        figures[f"data.{corpus.name}.growth"] = seconds[corpus.name, rows] / seconds[corpus.name, rows // 10]
+    return figures
+
+
+def _measure(corpus: Corpus, rows: int) -> dict[str, float]:
+    with tempfile.TemporaryDirectory(prefix="polyreply-bench-") as scratch:
+        raw, out = Path(scratch) / "raw", Path(scratch) / "out"
+        raw.mkdir()
+        planted = corpus.write(raw, rows)
+        command = [
+            sys.executable,
+            "-m",
+            "polyreply",
+            "prepare",
+            str(raw),
+            "--out",
+            str(out),
+            *corpus.settings,
+        ]
+        seconds, peak = _run(command)
+        report = json.loads((out / "report.json").read_bytes())
+        figures = {
+            "seconds": seconds,
+            "rows_per_second": report["read"]["rows"] / seconds,
+            "peak_mb": peak,
+            "exact_found": _exact_found(out, report, planted),
+        }
+        if planted.near:
+            figures["near_found"] = _near_found(out, planted)
+    return figures
+
+
+def _run(command: list[str]) -> tuple[float, float]:
+    """Wall seconds and peak megabytes of one command."""
+    begin = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert process.stderr
+    errors = process.stderr.read().decode()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise PolyReplyError(f"prepare failed inside the benchmark: {errors.strip()}")
+    scale = 1 << 20 if sys.platform == "darwin" else 1 << 10  # ru_maxrss is in bytes there, in kilobytes elsewhere
+    return time.perf_counter() - begin, usage.ru_maxrss / scale
+
+
+def _exact_found(out: Path, report: dict[str, Any], planted: Planted) -> float:
+    """Share of the planted exact duplicates that are gone: no pair of the written train is there twice."""
+    left = int(report["splits"]["train"]["pairs"])
+    distinct = len({hash((row.context, row.responses)) for row in read_dialogues(out / "train.jsonl.gz")})
+    return 1 - min(left - distinct, planted.exact) / planted.exact
+
+
+def _near_found(out: Path, planted: Planted) -> float:
+    """Share of the planted near-duplicates that are no longer in train; those whose overlap is too small do not count."""
+    wanted = {copy for copy, original in planted.near if _unigram_overlap(copy, original) > 0.75}
+    left = sum((row.context[0], row.responses[0]) in wanted for row in read_dialogues(out / "train.jsonl.gz"))
+    return 1 - left / len(wanted)
+
+
+def _unigram_overlap(pair: Pair, other: Pair) -> float:
+    """The definition itself, independent of the search that is measured."""
+    one, two = (Counter(" ".join(texts).split()) for texts in (pair, other))
+    return 2 * (one & two).total() / (one.total() + two.total())

@@ -1,0 +1,57 @@
+"""`polyreply bench NAME`."""
+
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    help="Speed and memory against targets and alternatives, side by side in one run.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def _group() -> None:
+    pass
+
+
+@app.command()
+def data(
+    rows: Annotated[int, typer.Option(min=1000, help="Rows of train at the larger of the two sizes.")] = 1_000_000,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Cost of `prepare` at two sizes ten times apart, and whether it finds planted duplicates.
+
+    \b
+    Examples:
+      polyreply bench data
+      polyreply bench data --rows 100000 --json
+    """
+    from polyreply.bench.data import CORPORA, bench_data
+    from polyreply.cli.display import print_json, print_table, progress_bar
+
+    with progress_bar() as notify:
+        figures = bench_data(rows, notify)
+    if as_json:
+        print_json(figures)
+        return
+    headings = ("corpus", "rows", "seconds", "rows per second", "peak MB", "exact found %", "near found %")
+    table = [
+        [corpus.name, rows if label == "large" else rows // 10, *_row(figures, f"data.{corpus.name}.{label}")]
+        for corpus in CORPORA
+        for label in ("small", "large")
+    ]
+    growth = ", ".join(f"{corpus.name} {figures[f'data.{corpus.name}.growth']:.1f}x" for corpus in CORPORA)
+    print_table("polyreply prepare", headings, table, note=f"growth for 10x the rows: {growth}")
+
+
+def _row(figures: dict[str, Any], prefix: str) -> list[Any]:
+    near = figures.get(f"{prefix}.near_found")
+    return [
+        figures[f"{prefix}.seconds"],
+        round(figures[f"{prefix}.rows_per_second"]),
+        round(figures[f"{prefix}.peak_mb"]),
+        100 * figures[f"{prefix}.exact_found"],
+        "" if near is None else f"{100 * near:.1f}",
+    ]

@@ -1,0 +1,156 @@
+"""`polyreply prepare`."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def prepare(
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="INPUT",
+            help="A folder with train/valid/test files, whose splits are kept; or dialogue files, which are split by "
+            "dialogue; or chitchat, smalltalk-explicit, smalltalk-implicit; or a Hugging Face dataset as hf:NAME.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write; it appears only when it is complete.")],
+    recipe: Annotated[Path | None, typer.Option(help="YAML with settings; see docs/recipes.md.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting; wins over the recipe. Repeatable."),
+    ] = None,
+    language: Annotated[str | None, typer.Option(help="en, zh or any.")] = None,
+    context_turns: Annotated[int | None, typer.Option(help="Most turns of context taken from a conversation.")] = None,
+    group: Annotated[bool | None, typer.Option("--group/--no-group", help="One row for each distinct context.")] = None,
+    overlap: Annotated[
+        str | None, typer.Option(help="drop, resplit or report what occurs in more than one split.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Decides which dialogues go to which split.")] = None,
+    strict: Annotated[
+        bool | None,
+        typer.Option("--strict/--no-strict", help="Stop at the first bad row instead of counting it."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output folder if it exists.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Read, clean, split and remove overlap; write clean splits and a report.
+
+    Writes train/valid/test.jsonl.gz, report.json (what every rule dropped, with examples) and recipe.yaml.
+
+    \b
+    Examples:
+      polyreply prepare chitchat --out data/chitchat
+      polyreply prepare my_dialogues.jsonl.gz more.csv --out data/mine
+      polyreply prepare folder_with_splits --out data/clean --overlap resplit
+      polyreply prepare weibo.csv --out data/weibo --language zh --group
+      polyreply prepare raw.jsonl --out data/raw --set clean.max_words=40 --set clean.urls=false
+    """
+    from polyreply.cli.display import print_json, progress_bar
+    from polyreply.config import load_recipe
+    from polyreply.data.prepare import PrepareConfig
+    from polyreply.data.prepare import prepare as run
+
+    flags = {
+        "language": language,
+        "context_turns": context_turns,
+        "group": group,
+        "overlap.mode": overlap,
+        "seed": seed,
+        "strict": strict,
+    }
+    given = [f"{key}={value}" for key, value in flags.items() if value is not None]
+    config = load_recipe(PrepareConfig, recipe, [*given, *(settings or [])])
+    with progress_bar() as notify:
+        report = run(inputs, out, config, overwrite=overwrite, notify=notify)
+    if as_json:
+        print_json(report)
+    else:
+        print_report(report, out)
+
+
+def print_report(report: dict[str, Any], out: Path) -> None:
+    """The report of `prepare` as tables."""
+    from polyreply.cli.display import print_table
+
+    print_table("Cleaning", ("rule", "effect", "utterances", "pairs lost", "example"), _rule_rows(report))
+    _print_bad_rows(report["bad_rows"])
+    if report["overlap"]["before"]:
+        headings = ("found again", "pairs", "equal pairs", "equal contexts", "pairs left", "contexts left")
+        print_table("Overlap between splits, in % of the pairs", headings, _overlap_rows(report["overlap"]))
+    _print_dropped(report["overlap"]["dropped"])
+    names = ("rows", "pairs", "contexts", "dialogues", "mean_context_chars", "mean_response_chars")
+    rows = [[split, *(numbers[name] for name in names)] for split, numbers in report["splits"].items()]
+    print_table(f"Written to {out}", ("split", *(name.replace("_", " ") for name in names)), rows)
+
+
+def _rule_rows(report: dict[str, Any]) -> list[list[Any]]:
+    rows = [
+        [
+            name,
+            "rewrites" if tally["rewrites"] else "drops",
+            tally["utterances"],
+            tally["pairs"],
+            _example(tally),
+        ]
+        for name, tally in report["rules"].items()
+        if tally["utterances"]
+    ]
+    duplicates = report["duplicates"]
+    if duplicates["pairs"]:
+        example = _shorten(" → ".join(duplicates["examples"][0]))
+        rows.append(["duplicates", "drops", 0, duplicates["pairs"], example])
+    return rows
+
+
+def _example(tally: dict[str, Any]) -> str:
+    example = tally["examples"][0]
+    if not isinstance(example, list):
+        return _shorten(example)
+    before, after = example
+    differs = next((i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), 0)
+    start = max(0, differs - 12)
+    return f"{_shorten(before[start:], 24)} → {_shorten(after[start:], 24)}"
+
+
+def _shorten(text: str, most: int = 52) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _print_bad_rows(bad_rows: dict[str, Any]) -> None:
+    if bad_rows["count"]:
+        typer.echo(f"{bad_rows['count']} bad rows were left out; the first:")
+        for row in bad_rows["first"][:5]:
+            typer.echo(f"  {row['source']}, line {row['line']}: {row['reason']}")
+        typer.echo("")
+
+
+def _overlap_rows(overlap: dict[str, Any]) -> list[list[Any]]:
+    return [
+        [
+            name.replace("_", " "),
+            before["of_pairs"],
+            *(100 * when[what]["share"] for when in (before, overlap["after"][name]) for what in ("pairs", "contexts")),
+        ]
+        for name, before in overlap["before"].items()
+    ]
+
+
+def _print_dropped(dropped: dict[str, Any]) -> None:
+    from polyreply.cli.display import print_table
+
+    rows = []
+    for split, kinds in dropped.items():
+        near = kinds.get("near", {})
+        pairs = [kinds.get(kind, {}).get("pairs", 0) for kind in ("near", "pairs", "contexts")]
+        rows.append([split, near.get("dialogues", 0), *pairs])
+    if rows:
+        headings = (
+            "dropped from",
+            "near-duplicate dialogues",
+            "their pairs",
+            "equal pairs",
+            "equal contexts",
+        )
+        print_table("Dropped because valid or test has it too", headings, rows)

@@ -1,0 +1,162 @@
+"""Recipes: small dataclasses read from strict YAML, with `key=value` overrides that always win over the file.
+
+A recipe is any dataclass whose fields are plain values or further dataclasses. YAML holds only what differs from
+the defaults. Every problem of a recipe is reported at once: unknown keys (with the nearest valid name), wrong
+types, values out of range, and values that contradict each other (a `problems()` method on the dataclass).
+"""
+
+import dataclasses
+import difflib
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from polyreply.errors import RecipeError
+
+R = TypeVar("R")
+
+
+def load_recipe(kind: type[R], path: Path | None = None, overrides: Sequence[str] = ()) -> R:
+    """Builds a recipe from a YAML file (or from the defaults alone) and `key=value` overrides.
+
+    Raises a RecipeError that lists every problem found.
+    """
+    tree = _read_yaml(path) if path else {}
+    problems: list[str] = []
+    for override in overrides:
+        _apply_override(tree, override, problems)
+    _drop_unknown(kind, tree, "", problems)
+    recipe = _validate(kind, tree, problems)
+    if recipe is not None:
+        problems += _contradictions(recipe, "")
+    if recipe is None or problems:
+        raise RecipeError(_report(problems, str(path) if path else "recipe"))
+    return recipe
+
+
+def to_tree(recipe: Any) -> dict[str, Any]:
+    """The resolved recipe as plain nested dictionaries."""
+    return dataclasses.asdict(recipe)
+
+
+def save_recipe(recipe: Any, path: Path) -> None:
+    """Writes the resolved recipe, every field of it, as YAML that `load_recipe` reads back to an equal recipe."""
+    text = yaml.safe_dump(to_tree(recipe), sort_keys=False, allow_unicode=True)
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """SafeLoader that refuses a key given twice, which YAML would resolve silently to the last one."""
+
+
+def _mapping_without_repeats(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+    mapping: dict[Any, Any] = {}
+    for key_node, value_node in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if key in mapping:
+            raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is given twice", key_node.start_mark)
+        mapping[key] = loader.construct_object(value_node, deep=True)
+    return mapping
+
+
+_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping_without_repeats)
+
+
+def _parse_yaml(text: str) -> Any:
+    return yaml.load(text, Loader=_StrictLoader)  # a SafeLoader: it builds plain values only
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        tree = _parse_yaml(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RecipeError(f"{path}: there is no such recipe; check the path") from None
+    except IsADirectoryError:
+        raise RecipeError(f"{path}: expected a YAML file, found a folder") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise RecipeError(f"{path}: expected keys and values, found a {type(tree).__name__}")
+    return tree
+
+
+def _apply_override(tree: dict[str, Any], override: str, problems: list[str]) -> None:
+    dotted, equals, text = override.partition("=")
+    if not equals or not dotted:
+        problems.append(f"override {override!r}: expected key=value, for example seed=1")
+        return
+    try:
+        value = _parse_yaml(text)
+    except yaml.YAMLError:
+        value = text
+    *parents, leaf = dotted.split(".")
+    for parent in parents:
+        below = tree.setdefault(parent, {})
+        if not isinstance(below, dict):
+            below = tree[parent] = {}
+        tree = below
+    tree[leaf] = value
+
+
+def _drop_unknown(kind: type, tree: dict[str, Any], where: str, problems: list[str]) -> None:
+    """Reports and removes the keys that `kind` does not have, so that the rest can still be checked."""
+    known = _fields(kind)
+    for key in list(tree):
+        if key not in known:
+            problems.append(f"unknown key {where}{key}{_suggestion(str(key), where, known)}")
+            del tree[key]
+        elif isinstance(tree[key], dict) and dataclasses.is_dataclass(known[key]):
+            _drop_unknown(typing.cast(type, known[key]), tree[key], f"{where}{key}.", problems)
+
+
+def _fields(kind: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def _suggestion(key: str, where: str, known: Mapping[str, Any]) -> str:
+    nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
+    close = difflib.get_close_matches(key, known, n=1)
+    if close:
+        return f"; did you mean {where}{close[0]}?"
+    return f"; the nearest is {where}{nearest[0]}, and the valid keys are {', '.join(known)}"
+
+
+def _validate(kind: type[R], tree: dict[str, Any], problems: list[str]) -> R | None:
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(kind).validate_python(tree)
+    except ValidationError as error:
+        problems += _type_problems(error.errors())
+        return None
+
+
+def _type_problems(errors: Iterable[Any]) -> Iterator[str]:
+    for error in errors:
+        place = ".".join(str(part) for part in error["loc"])
+        message = error["msg"][0].lower() + error["msg"][1:]
+        yield f"{place}: {message}, found {error['input']!r}"
+
+
+def _contradictions(recipe: Any, where: str) -> Iterator[str]:
+    if hasattr(recipe, "problems"):
+        for problem in recipe.problems():
+            yield f"{where}{problem}"
+    for field in dataclasses.fields(recipe):
+        value = getattr(recipe, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _contradictions(value, f"{where}{field.name}.")
+
+
+def _report(problems: Sequence[str], name: str) -> str:
+    if len(problems) == 1:
+        return f"{name}: {problems[0]}"
+    return f"{name}: {len(problems)} problems:" + "".join(f"\n  - {problem}" for problem in problems)

@@ -1,0 +1,263 @@
+"""Cleaning rules for utterances. Each has a name, a documented promise and a switch in `CleanConfig`.
+
+A rule sees a whole column of texts and works on it with Arrow's kernels; it either rewrites texts or marks those to
+drop. Rules run in the order of `RULES`.
+"""
+
+import html
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field
+
+from polyreply.data.characters import CJK, HAN, LATIN, LETTER, LETTER_OF_A_SCRIPT, SIGN, Characters
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class CleanConfig:
+    """Which rules run, and their limits."""
+
+    control: bool = True
+    """Remove control and zero-width characters."""
+    markup: bool = True
+    """Remove HTML tags and subtitle style codes, and resolve entities such as &amp;."""
+    nfkc: bool = True
+    """Unicode NFKC: full-width letters, ligatures and the like become their plain forms."""
+    quotes: bool = True
+    """Curly quotation marks and apostrophes become straight ones."""
+    whitespace: bool = True
+    """Runs of white space become one space; none at the ends."""
+    detached: bool = True
+    """Re-attach punctuation that a tokenizer detached: "it 's fine ." becomes "it's fine."; no spaces in Chinese."""
+    urls: bool = True
+    """Drop utterances with a web or e-mail address."""
+    length: bool = True
+    """Drop utterances outside the limits below. Without spaces (Chinese, Japanese) each character is a word."""
+    min_words: Annotated[int, Field(ge=0)] = 1
+    """Fewest words (length)."""
+    max_words: Annotated[int, Field(ge=1)] = 100
+    """Most words (length)."""
+    min_chars: Annotated[int, Field(ge=0)] = 1
+    """Fewest characters (length)."""
+    max_chars: Annotated[int, Field(ge=1)] = 600
+    """Most characters (length)."""
+    repeated_chars: bool = True
+    """Drop utterances with one character more than `max_repeated_chars` times in a row ("aaaaaaaaaa")."""
+    max_repeated_chars: Annotated[int, Field(ge=1)] = 8
+    """Longest run of one character (repeated_chars)."""
+    repeated_words: bool = True
+    """Drop utterances with one word more than `max_repeated_words` times in a row ("no no no no no")."""
+    max_repeated_words: Annotated[int, Field(ge=1)] = 4
+    """Longest run of one word (repeated_words)."""
+    noise: bool = True
+    """Drop utterances without a letter or digit, or with too few of them beside the signs that are not plain
+    punctuation: emoticons, "###", "♪ ♪"."""
+    min_letter_share: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Smallest share of letters and digits among the characters other than space and . , ! ? ' " - (noise)."""
+    script: bool = True
+    """Drop utterances whose letters are mostly not of the language's script (for language `any`: nothing)."""
+    duplicates: bool = True
+    """Drop the second and later occurrences of a (context, response) pair inside a split."""
+
+    def problems(self) -> Iterator[str]:
+        """Limits that contradict each other."""
+        if self.min_words > self.max_words:
+            yield f"min_words {self.min_words} is above max_words {self.max_words}; lower it or raise the other"
+        if self.min_chars > self.max_chars:
+            yield f"min_chars {self.min_chars} is above max_chars {self.max_chars}; lower it or raise the other"
+
+
+Language = Literal["en", "zh", "any"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One cleaning rule: `apply` returns the rewritten texts, or a mask of the texts to drop."""
+
+    name: str
+    rewrites: bool
+    apply: Callable[[pa.Array, CleanConfig, Language], Any]
+
+
+@dataclass
+class Cleaned:
+    """Texts after all rules. `dropped_by` holds the index into RULES of the rule that dropped a text, or -1."""
+
+    texts: pa.Array
+    dropped_by: npt.NDArray[np.int8]
+    changed_by: dict[str, BoolArray]
+    """For each rewriting rule, the texts it changed."""
+    before: dict[str, pa.Array]
+    """For each rewriting rule, the texts as they came to it."""
+
+
+def clean(texts: pa.Array, config: CleanConfig, language: Language = "en") -> Cleaned:
+    """Runs every switched-on rule over a column of texts; a text dropped by one rule is not judged by the next."""
+    result = Cleaned(texts, np.full(len(texts), -1, np.int8), {}, {})
+    for index, rule in enumerate(RULES):
+        if rule.name != "empty" and not getattr(config, rule.name):
+            continue
+        if rule.rewrites:
+            rewritten = rule.apply(result.texts, config, language)
+            result.changed_by[rule.name] = _mask(pc.not_equal(rewritten, result.texts))
+            result.before[rule.name], result.texts = result.texts, rewritten
+        else:
+            found = rule.apply(result.texts, config, language) & (result.dropped_by < 0)
+            result.dropped_by[found] = index
+    return result
+
+
+def _mask(array: pa.Array) -> BoolArray:
+    return np.asarray(array.to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def _matches(texts: pa.Array, pattern: str, ignore_case: bool = False) -> BoolArray:
+    return _mask(pc.match_substring_regex(texts, pattern, ignore_case=ignore_case))
+
+
+def _replace(texts: pa.Array, pattern: str, replacement: str) -> pa.Array:
+    return pc.replace_substring_regex(texts, pattern, replacement)
+
+
+# Rewriting rules.
+
+
+def _control(texts: pa.Array, config: CleanConfig, language: Language) -> pa.Array:
+    spaced = _replace(texts, r"[\x00-\x1f\x7f-\x9f\x{2028}\x{2029}]", " ")
+    return _replace(spaced, r"[\x{200b}-\x{200f}\x{202a}-\x{202e}\x{2060}-\x{2064}\x{feff}\x{fffd}]", "")
+
+
+_TAG = r"""</?[a-zA-Z][\w:-]*(?:\s+[\w:-]+\s*=\s*(?:"[^"]*"|'[^']*'|[^\s>]+))*\s*/?>|\{\\[^{}]{0,200}\}"""
+"""An HTML tag with its attributes, or a style code of subtitles such as {\\an8}; not any text in angle brackets."""
+
+
+def _markup(texts: pa.Array, config: CleanConfig, language: Language) -> pa.Array:
+    tags = _replace(texts, _TAG, " ")
+    entities = _matches(tags, r"&(#\d+|#x[0-9a-fA-F]+|[a-zA-Z]+);")
+    if not entities.any():
+        return tags
+    resolved = [html.unescape(text) for text in tags.filter(pa.array(entities)).to_pylist()]
+    return pc.replace_with_mask(tags, pa.array(entities), pa.array(resolved, tags.type))
+
+
+def _nfkc(texts: pa.Array, config: CleanConfig, language: Language) -> pa.Array:
+    return pc.utf8_normalize(texts, form="NFKC")
+
+
+def _quotes(texts: pa.Array, config: CleanConfig, language: Language) -> pa.Array:
+    straight = _replace(texts, r"[‘’‛`´]", "'")
+    return _replace(_replace(straight, r"(\w)''(\w)", r"\1'\2"), r"[“”„‟«»]|''", '"')
+
+
+def _whitespace(texts: pa.Array, config: CleanConfig, language: Language) -> pa.Array:
+    plain = _replace(
+        texts,
+        r"[\t\n\v\f\r\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]+",
+        " ",
+    )
+    return pc.utf8_trim_whitespace(_replace(plain, " {2,}", " "))
+
+
+_DETACHED = (
+    (r"(?i)\b(\w+) ?n ' ?t\b", r"\1n't"),  # do n ' t
+    (r"(?i)\b(\w+) n't\b", r"\1n't"),  # do n't
+    (r"(?i)(\w) ?' ?(s|m|re|ve|ll|d|t)\b", r"\1'\2"),  # it 's, I ' ll, don ' t
+    (r"(?i)\b(gon|wan) na\b", r"\1na"),
+    (r"(?i)\b(got) ta\b", r"\1ta"),
+    (r" +([,.!?%)\]]|[:;](?:\s|$))", r"\1"),
+    (r"([(\[]) +", r"\1"),
+    (r"\$ +(\d)", r"$\1"),
+)
+
+
+def _detached(texts: pa.Array, config: CleanConfig, language: Language) -> pa.Array:
+    if language == "zh":
+        for _ in range(2):  # a match uses up its right neighbour, so every other gap is left for a second pass
+            texts = _replace(texts, rf"([{CJK}\p{{P}}]) +([{CJK}\p{{P}}])", r"\1\2")
+        return texts
+    for pattern, replacement in _DETACHED:
+        texts = _replace(texts, pattern, replacement)
+    return texts
+
+
+# Dropping rules.
+
+
+def _empty(texts: pa.Array, config: CleanConfig, language: Language) -> BoolArray:
+    return ~_matches(texts, r"\S")
+
+
+def _urls(texts: pa.Array, config: CleanConfig, language: Language) -> BoolArray:
+    address = r"https?\s?:\s?/|\bwww\s?\.|\b[a-z0-9-]+\.(com|org|net|cn|ly|io|co\.uk)\b|\b\S+@[a-z0-9-]+\.[a-z]"
+    return _matches(texts, address, ignore_case=True)
+
+
+def _length(texts: pa.Array, config: CleanConfig, language: Language) -> BoolArray:
+    characters = Characters(texts)
+    words, chars = characters.words(), characters.ends - characters.starts
+    outside_words = (words < config.min_words) | (words > config.max_words)
+    outside_chars = (chars < config.min_chars) | (chars > config.max_chars)
+    return np.asarray(outside_words | outside_chars)
+
+
+def _repeated_chars(texts: pa.Array, config: CleanConfig, language: Language) -> BoolArray:
+    characters = Characters(texts)
+    return _has_run(characters.codes, characters.owner(), len(texts), config.max_repeated_chars)
+
+
+def _repeated_words(texts: pa.Array, config: CleanConfig, language: Language) -> BoolArray:
+    words = pc.utf8_split_whitespace(pc.utf8_lower(_replace(texts, r"[^\p{L}\p{N}\s]+", " ")))
+    codes = words.flatten().dictionary_encode().indices.to_numpy(zero_copy_only=False)
+    owner = np.repeat(np.arange(len(texts)), pc.list_value_length(words).to_numpy(zero_copy_only=False))
+    return _has_run(codes, owner, len(texts), config.max_repeated_words)
+
+
+def _has_run(codes: npt.NDArray[Any], owner: npt.NDArray[Any], num_texts: int, longest: int) -> BoolArray:
+    """Which texts hold one code more than `longest` times in a row; `owner` says whose each code is."""
+    found = np.zeros(num_texts, np.bool_)
+    if len(codes) > longest:
+        starts = np.flatnonzero(np.r_[True, (codes[1:] != codes[:-1]) | (owner[1:] != owner[:-1])])
+        lengths = np.diff(np.r_[starts, len(codes)])
+        found[owner[starts[lengths > longest]]] = True
+    return found
+
+
+def _noise(texts: pa.Array, config: CleanConfig, language: Language) -> BoolArray:
+    characters = Characters(texts)
+    letters, signs = characters.count(LETTER), characters.count(SIGN)
+    return np.asarray((letters == 0) | (letters < config.min_letter_share * (letters + signs)))
+
+
+_SCRIPT: dict[Language, int] = {"en": LATIN, "zh": HAN}
+
+
+def _script(texts: pa.Array, config: CleanConfig, language: Language) -> BoolArray:
+    if language == "any":
+        return np.zeros(len(texts), np.bool_)
+    characters = Characters(texts)
+    return 2 * characters.count(_SCRIPT[language]) < characters.count(LETTER_OF_A_SCRIPT)
+
+
+RULES = (
+    Rule("control", True, _control),
+    Rule("markup", True, _markup),
+    Rule("nfkc", True, _nfkc),
+    Rule("quotes", True, _quotes),
+    Rule("whitespace", True, _whitespace),
+    Rule("detached", True, _detached),
+    Rule("empty", False, _empty),
+    Rule("urls", False, _urls),
+    Rule("length", False, _length),
+    Rule("repeated_chars", False, _repeated_chars),
+    Rule("repeated_words", False, _repeated_words),
+    Rule("noise", False, _noise),
+    Rule("script", False, _script),
+)
+"""Every rule on utterances, in the order they run. `empty` cannot be switched off."""

@@ -1,0 +1,58 @@
+"""What tokenising a prepared corpus gives: lengths, truncations and the share of padding, for each split."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from polyreply.data.batches import BucketedStream
+from polyreply.data.context_format import ContextFormat
+from polyreply.data.read import read_dialogues
+from polyreply.data.sources import SPLITS
+from polyreply.data.token_corpus import TokenCorpus
+from polyreply.errors import DataError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def split_files(data: Path) -> dict[str, Path]:
+    """The files of a prepared folder by split; a single file counts as train."""
+    if data.is_file():
+        return {"train": data}
+    files: dict[str, Path] = {
+        split: data / f"{split}.jsonl.gz" for split in SPLITS if (data / f"{split}.jsonl.gz").exists()
+    }
+    if not files:
+        raise DataError(f"{data}: expected train.jsonl.gz in a folder made by `polyreply prepare`, or a dialogue file")
+    return files
+
+
+def texts_of(path: Path) -> Iterator[str]:
+    """Every turn and response of a file: what a tokenizer is trained on."""
+    for dialogue in read_dialogues(path):
+        yield from dialogue.context
+        yield from dialogue.responses
+
+
+def token_report(
+    data: Path,
+    tokenizer: "PreTrainedTokenizerBase",
+    format: ContextFormat,
+    *,
+    rows: int = 64,
+    max_tokens: int | None = None,
+) -> dict[str, Any]:
+    """Tokenises each split (or finds it in the cache) and measures it in length-bucketed batches."""
+    report: dict[str, Any] = {}
+    for split, path in split_files(data).items():
+        corpus = TokenCorpus.build(path, tokenizer, format)
+        size = {"max_tokens": max_tokens} if max_tokens else {"rows": rows}
+        stream = BucketedStream(corpus.context_lengths, corpus.response_lengths, **size)
+        report[split] = {
+            "samples": len(corpus),
+            "mean_context_tokens": float(corpus.context_lengths.mean()),
+            "mean_response_tokens": float(corpus.response_lengths.mean()),
+            **corpus.truncation,
+            "padding_share": stream.padding_share(),
+        }
+    return report

@@ -1,0 +1,47 @@
+"""Shared by all tests: no network, no user cache, and ways to write dialogue files and run the command line."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+# No deadline: it would make a test's result depend on what else the machine is doing.
+hypothesis.settings.register_profile("polyreply", deadline=None)
+hypothesis.settings.load_profile("polyreply")
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("POLYREPLY_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture
+def write_rows():
+    """Writes rows as JSONL, compressed when the name says so; a row given as bytes goes in as it is."""
+
+    def write(path: Path, rows) -> Path:
+        data = b"".join((row if isinstance(row, bytes) else json.dumps(row).encode()) + b"\n" for row in rows)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def polyreply():
+    """Runs the command line in a process of its own, as a user does."""
+
+    def run(*arguments, **options) -> subprocess.CompletedProcess:
+        environment = {**os.environ, "COLUMNS": "160", **options.pop("env", {})}
+        command = [sys.executable, "-m", "polyreply", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, **options)
+
+    return run

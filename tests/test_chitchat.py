@@ -1,0 +1,47 @@
+"""The embedded corpus of real conversations."""
+
+import json
+import sys
+
+import pytest
+
+from polyreply.data import chitchat
+from polyreply.data.prepare import prepare
+from polyreply.data.read import read_dialogues
+from polyreply.errors import MissingExtraError
+
+
+def test_splits_are_fixed_by_conversation():
+    lines = {split: {record.line for record in chitchat.read_records(split)} for split in ("train", "valid", "test")}
+    assert (
+        not lines["train"] & lines["valid"]
+        and not lines["train"] & lines["test"]
+        and not lines["valid"] & lines["test"]
+    )
+    sizes = {split: len(found) for split, found in lines.items()}
+    assert sizes == {"train": 3622, "valid": 190, "test": 205}
+
+
+def test_what_one_person_sends_in_a_row_is_one_turn():
+    message = [{"text": "Hello"}, {"text": " "}, {"text": "How are you?"}, {"text": "Fine here"}]
+    assert list(chitchat._turns([message, [{"text": ""}], [{"text": "hi"}]])) == [
+        "Hello. How are you? Fine here",
+        "hi",
+    ]
+
+
+def test_it_is_prepared_clean_and_without_overlap(tmp_path):
+    report = prepare(["chitchat"], tmp_path / "out")
+    assert report["bad_rows"]["count"] == 0
+    assert report["splits"]["train"]["pairs"] > 100_000
+    assert all(c[what]["found"] == 0 for c in report["overlap"]["after"].values() for what in ("pairs", "contexts"))
+    first = next(read_dialogues(tmp_path / "out/train.jsonl.gz"))
+    assert first.context and first.responses
+    assert json.loads((tmp_path / "out/report.json").read_text())["inputs"] == ["chitchat"]
+
+
+def test_without_the_package_the_error_says_how_to_get_it(monkeypatch):
+    chitchat._conversations.cache_clear()
+    monkeypatch.setitem(sys.modules, "chitchat_dataset", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'polyreply\[demo\]'"):
+        list(chitchat.read_records("train"))

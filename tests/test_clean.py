@@ -1,0 +1,104 @@
+"""Cleaning rules, one table: (rule, text, what becomes of it); None means dropped."""
+
+import dataclasses
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polyreply.data.clean import RULES, CleanConfig, clean
+
+OFF = {field.name: False for field in dataclasses.fields(CleanConfig) if field.type in (bool, "bool")}
+
+
+def run(text, language="en", **config):
+    result = clean(pa.array([text]), CleanConfig(**config), language)
+    return None if result.dropped_by[0] >= 0 else result.texts[0].as_py()
+
+
+@pytest.mark.parametrize(
+    "rule, language, text, expected",
+    [
+        ("control", "en", "a\x00b\u200bc\x7f", "a bc "),
+        ("markup", "en", "<i>Tom &amp; Ann</i> {\\an8}&#39;s 3 < 4", " Tom & Ann   's 3 < 4"),
+        ("markup", "en", "<can we meet> <a href='x'>ok</a>", "<can we meet>  ok "),
+        ("quotes", "en", "I wasn''t", "I wasn't"),
+        ("nfkc", "en", "ｆｉｎｅ… ﬁne", "fine... fine"),
+        ("quotes", "en", "“I ‘think’ it’s” ''so''", '"I \'think\' it\'s" "so"'),
+        ("whitespace", "en", "  a \t\u3000 b\n", "a b"),
+        ("detached", "en", "it 's fine , do n't go !", "it's fine, don't go!"),
+        ("detached", "en", "I ' ll wan na ask : why ( me ) ?", "I'll wanna ask: why (me)?"),
+        ("detached", "en", "that 's $ 5 :) ok", "that's $5 :) ok"),
+        ("detached", "en", "rock ' roll 's", "rock ' roll's"),
+        ("detached", "zh", "我 也 想 买 一个 ， 但是 iPad", "我也想买一个，但是 iPad"),
+        ("urls", "en", "see www.example.org", None),
+        ("urls", "en", "mail me@example.com", None),
+        ("urls", "en", "at 5.30 p.m. then", "at 5.30 p.m. then"),
+        ("length", "en", "word " * 101, None),
+        ("length", "en", "word " * 100, "word " * 100),
+        ("length", "en", "w" * 601, None),
+        ("length", "zh", "好" * 101, None),
+        ("length", "zh", "好" * 100, "好" * 100),
+        ("repeated_chars", "en", "nooooooooo", None),
+        ("repeated_chars", "en", "noooooooo", "noooooooo"),
+        ("repeated_words", "en", "No, no no NO no!", None),
+        ("repeated_words", "en", "no no no no", "no no no no"),
+        ("noise", "en", "♪ ♪ ♪", None),
+        ("noise", "en", "...", None),
+        ("noise", "en", ":)", None),
+        ("noise", "en", "oh ...", "oh ..."),
+        ("noise", "en", "ok ### $$$ @@@", None),
+        ("noise", "zh", "好的。。。", "好的。。。"),
+        ("script", "en", "привет my friend", "привет my friend"),
+        ("script", "en", "привет друг hi", None),
+        ("script", "zh", "hello there", None),
+        ("script", "zh", "我爱你 ok", "我爱你 ok"),
+        ("script", "any", "привет", "привет"),
+    ],
+)
+def test_each_rule_alone(rule, language, text, expected):
+    assert run(text, language, **{**OFF, rule: True}) == expected
+
+
+@pytest.mark.parametrize("rule", [rule.name for rule in RULES if rule.name != "empty"])
+def test_every_rule_is_documented_and_switchable(rule):
+    assert rule in {field.name for field in dataclasses.fields(CleanConfig)}
+    assert run("<b>it 's “ok”\u200b …</b>  ", **OFF) == "<b>it 's “ok”\u200b …</b>  "
+
+
+def test_an_empty_text_is_always_dropped():
+    assert run("<br>", **OFF) == "<br>"
+    assert run("<br>") is None
+    assert run("  ", **OFF) is None
+
+
+def test_limits_are_settings():
+    assert run("a b c", max_words=2) is None
+    assert run("a b", min_words=3) is None
+    assert run("aaa", max_repeated_chars=2) is None
+    assert list(CleanConfig(min_words=5, max_words=4).problems())
+
+
+@given(st.lists(st.text(max_size=20), max_size=20))
+def test_a_text_is_judged_alone(texts):
+    """Neighbours in the column change nothing, for any characters."""
+    together = clean(pa.array(texts, pa.string()), CleanConfig(), "en")
+    alone = [clean(pa.array([text]), CleanConfig(), "en") for text in texts]
+    assert together.texts.to_pylist() == [one.texts[0].as_py() for one in alone]
+    assert list(together.dropped_by) == [one.dropped_by[0] for one in alone]
+
+
+@pytest.mark.parametrize("text", ["it 's “ok” , n't it ?", "<i>a &amp; b</i>", "a\u3000\u200b b ( c )", "do n ' t"])
+def test_cleaning_twice_changes_nothing_more(text):
+    once = clean(pa.array([text]), CleanConfig()).texts
+    assert clean(once, CleanConfig()).texts == once
+
+
+def test_what_changed_and_what_dropped_is_known():
+    result = clean(pa.array(["it 's", "fine", "♪♪♪"]), CleanConfig())
+    assert result.changed_by["detached"].tolist() == [True, False, False]
+    assert result.before["detached"][0].as_py() == "it 's"
+    assert [RULES[i].name if i >= 0 else None for i in result.dropped_by] == [None, None, "noise"]
+    assert result.dropped_by.dtype == np.int8
