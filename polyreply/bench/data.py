@@ -104,7 +104,7 @@ def _exact_found(out: Path, report: dict[str, Any], planted: Planted) -> float:
 
 
 def _near_found(out: Path, planted: Planted) -> float:
-    """Share of the planted near-duplicates that are no longer in train; those whose overlap is too small do not count."""
+    """Share of the planted near-duplicates, as far as their overlap is above 0.75, that are no longer in train."""
     wanted = {copy for copy, original in planted.near if _unigram_overlap(copy, original) > 0.75}
     left = sum((row.context[0], row.responses[0]) in wanted for row in read_dialogues(out / "train.jsonl.gz"))
     return 1 - left / len(wanted)

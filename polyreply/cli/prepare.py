@@ -74,12 +74,14 @@ def print_report(report: dict[str, Any], out: Path) -> None:
     """The report of `prepare` as tables."""
     from polyreply.cli.display import print_table
 
-    print_table("Cleaning", ("rule", "effect", "utterances", "pairs lost", "example"), _rule_rows(report))
+    cleaned = _rule_rows(report)
+    if cleaned:
+        print_table("Cleaning", ("rule", "effect", "utterances", "pairs lost", "example"), cleaned)
     _print_bad_rows(report["bad_rows"])
     if report["overlap"]["before"]:
-        headings = ("found again", "pairs", "equal pairs", "equal contexts", "pairs left", "contexts left")
+        headings = ("found again", "of pairs", "pairs", "contexts", "pairs left", "contexts left")
         print_table("Overlap between splits, in % of the pairs", headings, _overlap_rows(report["overlap"]))
-    _print_dropped(report["overlap"]["dropped"])
+    _print_dropped(report["overlap"])
     names = ("rows", "pairs", "contexts", "dialogues", "mean_context_chars", "mean_response_chars")
     rows = [[split, *(numbers[name] for name in names)] for split, numbers in report["splits"].items()]
     print_table(f"Written to {out}", ("split", *(name.replace("_", " ") for name in names)), rows)
@@ -137,20 +139,15 @@ def _overlap_rows(overlap: dict[str, Any]) -> list[list[Any]]:
     ]
 
 
-def _print_dropped(dropped: dict[str, Any]) -> None:
+def _print_dropped(overlap: dict[str, Any]) -> None:
     from polyreply.cli.display import print_table
 
     rows = []
-    for split, kinds in dropped.items():
+    for split, kinds in overlap["dropped"].items():
         near = kinds.get("near", {})
         pairs = [kinds.get(kind, {}).get("pairs", 0) for kind in ("near", "pairs", "contexts")]
         rows.append([split, near.get("dialogues", 0), *pairs])
-    if rows:
-        headings = (
-            "dropped from",
-            "near-duplicate dialogues",
-            "their pairs",
-            "equal pairs",
-            "equal contexts",
-        )
-        print_table("Dropped because valid or test has it too", headings, rows)
+    if any(any(row[1:]) for row in rows):
+        headings = ("split", "near-duplicate dialogues", "their pairs", "equal pairs", "equal contexts")
+        action = "Found (and kept)" if overlap["mode"] == "report" else "Dropped"
+        print_table(f"{action} because a split above has it too", headings, rows)

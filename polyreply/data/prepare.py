@@ -185,14 +185,14 @@ def _remove_overlap(workspace: Workspace, config: OverlapConfig, near: bool, not
     for lower, upper in (("valid", ["test"]), ("train", ["valid", "test"])):
         others = [split for split in SPLITS if split in upper and split in present]
         if lower in present and others:
-            dropped[lower] = _drop_from(workspace, lower, others, config, near, before, notify)
+            dropped[lower] = _drop_from(workspace, lower, others, config, near, notify)
     after = {f"{a}_in_{b}": _count_overlap(workspace, a, b) for a, b in couples}
     return {"mode": config.mode, "before": before, "dropped": dropped, "after": after}
 
 
 def _count_overlap(workspace: Workspace, split: Split, other: Split) -> dict[str, Any]:
     pairs = workspace.count("SELECT count(*) FROM pairs WHERE split = ?", split)
-    found = workspace.overlap(split, other)
+    found = {what: workspace.count_overlap(split, [other], what) for what in ("pairs", "contexts")}
     return {
         "of_pairs": pairs,
         **{name: {"found": n, "share": n / max(pairs, 1)} for name, n in found.items()},
@@ -205,7 +205,6 @@ def _drop_from(
     others: list[Split],
     config: OverlapConfig,
     near: bool,
-    before: dict[str, Any],
     notify: Notify,
 ) -> dict[str, Any]:
     dropped: dict[str, Any] = {}
@@ -217,7 +216,9 @@ def _drop_from(
         if config.mode != "report":
             dropped["near"]["pairs"], dropped["near"]["examples"] = workspace.drop_dialogues(unwanted)
     for what, wanted in (("pairs", config.pairs), ("contexts", config.contexts)):
-        if wanted and config.mode != "report":
+        if wanted and config.mode == "report":
+            dropped[what] = {"pairs": workspace.count_overlap(split, others, what)}
+        elif wanted:
             number, examples = workspace.drop_overlap(split, others, what)
             dropped[what] = {"pairs": number, "examples": examples}
     return dropped

@@ -47,20 +47,18 @@ def read_records(path: Path, bad_rows: BadRows, progress: Progress | None = None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path}: the gzip data is broken ({error}); fetch or compress the file again") from None
     if not good:
-        found = bad_rows.count - before
-        why = f"; the first of {found} bad rows, {_describe_first(bad_rows)}" if found else "; the file is empty"
-        raise DataError(f"{path}: expected dialogue rows, found none{why}")
+        bad = bad_rows.count - before
+        first = next(
+            (f": line {row['line']}, {row['reason']}" for row in bad_rows.first if row["source"] == str(path)), ""
+        )
+        why = f"{bad} bad rows{first}" if bad else "the file is empty"
+        raise DataError(f"{path}: expected dialogue rows, found none; {why}")
 
 
 def is_dialogue_file(path: Path) -> bool:
     """Whether the name ends like a file that can be read here."""
     name = path.name.lower().removesuffix(".gz")
     return name.endswith(ENDINGS)
-
-
-def _describe_first(bad_rows: BadRows) -> str:
-    first = bad_rows.first[-1] if len(bad_rows.first) == 1 else bad_rows.first[0]
-    return f"line {first['line']}: {first['reason']}"
 
 
 def _ending(path: Path) -> str:

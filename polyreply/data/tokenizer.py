@@ -149,9 +149,9 @@ def _in_fixed_order(pieces: list[tuple[str, float]]) -> list[tuple[str, float]]:
 
 
 def _with_bytes(pieces: list[tuple[str, float]]) -> list[tuple[str, float]]:
-    """Add the byte pieces, at a score so low that the text "<0x41>" is never read as one of them."""
-    score = 100.0 * min(score for _, score in pieces) - 100.0
-    return pieces + [(piece, score) for piece in BYTE_PIECES if piece not in dict(pieces)]
+    """Add the byte pieces. The text "<0x41>" is not taken for one: punctuation is split from letters before."""
+    lowest = min(score for _, score in pieces)
+    return pieces + [(piece, lowest) for piece in BYTE_PIECES]
 
 
 def _train_byte_bpe(texts: Iterable[str], vocab_size: int) -> "Tokenizer":

@@ -80,7 +80,8 @@ class Workspace:
         for table in ("dialogues", "pairs"):
             self.connection.execute(
                 f"CREATE OR REPLACE TABLE {table} AS "
-                f"SELECT {table}.* REPLACE (coalesce(chosen.split, 'train') AS split) FROM {table} LEFT JOIN chosen USING (dialogue)"
+                f"SELECT {table}.* REPLACE (coalesce(chosen.split, 'train') AS split) "
+                f"FROM {table} LEFT JOIN chosen USING (dialogue)"
             )
         self.connection.unregister("chosen")
 
@@ -90,21 +91,13 @@ class Workspace:
             "pair NOT IN (SELECT min(pair) FROM pairs GROUP BY split, md5_number(context || chr(31) || response))"
         )
 
-    def overlap(self, split: Split, other: Split) -> dict[str, int]:
-        """How many of a split's pairs have their pair, and their context, in another split too."""
-        return {
-            name: self.count(
-                f"SELECT count(*) FROM pairs WHERE split = ? AND {key} IN (SELECT {key} FROM pairs WHERE split = ?)",
-                split,
-                other,
-            )
-            for name, key in _KEYS.items()
-        }
+    def count_overlap(self, split: Split, others: list[Split], what: str) -> int:
+        """How many pairs of a split have their key (`pairs` or `contexts`) in one of the other splits."""
+        return self.count(f"SELECT count(*) FROM pairs WHERE {_overlapping(split, others, what)}")
 
     def drop_overlap(self, split: Split, others: list[Split], what: str) -> tuple[int, list[Any]]:
-        """Drops from a split the pairs whose key (`pairs` or `contexts`) is in one of the other splits."""
-        key, names = _KEYS[what], ", ".join(f"'{other}'" for other in others)
-        return self._drop(f"split = '{split}' AND {key} IN (SELECT {key} FROM pairs WHERE split IN ({names}))")
+        """Drops them; how many went, and examples."""
+        return self._drop(_overlapping(split, others, what))
 
     def drop_dialogues(self, dialogues: pa.Array) -> tuple[int, list[Any]]:
         """Drops every pair of the given dialogues."""
@@ -167,6 +160,12 @@ class Workspace:
             self.connection.execute("DELETE FROM pairs WHERE pair IN (SELECT pair FROM gone)")
         self.connection.execute("DROP TABLE gone")
         return number, [list(example) for example in examples]
+
+
+def _overlapping(split: Split, others: list[Split], what: str) -> str:
+    """The condition under which a pair of one split is in another too."""
+    key, names = _KEYS[what], ", ".join(f"'{other}'" for other in others)
+    return f"split = '{split}' AND {key} IN (SELECT {key} FROM pairs WHERE split IN ({names}))"
 
 
 def _compress(plain: Path, path: Path) -> None:
