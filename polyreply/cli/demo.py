@@ -43,7 +43,7 @@ def demo(
         return
     print_report(reports["chitchat"], out / "chitchat")
     _print_one_to_many(out / "smalltalk/valid.jsonl.gz")
-    print_table("chitchat in batches of 64 rows", *token_table(tokens))
+    print_table("Tokens of chitchat: contexts in, responses out, batches of 64 rows", *token_table(tokens))
     typer.echo(f"\nEverything is in {out}. What to try next:")
     typer.echo("  polyreply prepare your_dialogues.jsonl --out data/yours")
     typer.echo(f"  polyreply tokenize data/yours --tokenizer {out}/tokenizer")

@@ -42,14 +42,14 @@ def tokenize(
     if as_json:
         print_json(report)
     else:
-        print_table("Tokens", *token_table(report))
+        print_table("Tokens: contexts in, responses out", *token_table(report))
 
 
 def token_table(report: dict[str, Any]) -> tuple[tuple[str, ...], list[list[Any]]]:
     """Headings and rows of a token report."""
     names = ("samples", "mean_context_tokens", "mean_response_tokens")
     cuts = ("contexts_lost_turns", "contexts_cut_inside_turn", "responses_cut")
-    headings = ("split", *(name.replace("_", " ") for name in (*names, *cuts)), "padding %")
+    headings = ("split", "samples", "tokens in", "tokens out", "lost turns", "cut in", "cut out", "padding %")
     rows = [
         [split, *(numbers[name] for name in (*names, *cuts)), 100 * numbers["padding_share"]]
         for split, numbers in report.items()

@@ -28,10 +28,15 @@ def split_files(data: Path) -> dict[str, Path]:
 
 
 def texts_of(path: Path) -> Iterator[str]:
-    """Every turn and response of a file: what a tokenizer is trained on."""
+    """The turns and responses of a file: what a tokenizer is trained on.
+
+    In a conversation the answer to one row is the context of the next; it is given once.
+    """
+    before: tuple[str, ...] = ()
     for dialogue in read_dialogues(path):
-        yield from dialogue.context
+        yield from (turn for turn in dialogue.context if turn not in before)
         yield from dialogue.responses
+        before = dialogue.context + dialogue.responses
 
 
 def token_report(

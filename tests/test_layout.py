@@ -1,0 +1,41 @@
+"""Data flows down: a stage imports only from the stages before it, and importing the package does nothing."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent.parent / "polyreply"
+STAGES = ["errors", "config", "data", "bench", "cli"]
+
+
+def stage_of(module: str) -> int | None:
+    parts = module.split(".")
+    return STAGES.index(parts[1]) if parts[0] == "polyreply" and len(parts) > 1 and parts[1] in STAGES else None
+
+
+def test_imports_point_upstream():
+    checked = 0
+    for path in PACKAGE.rglob("*.py"):
+        own = stage_of(".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module and own is not None:
+                used = stage_of(node.module)
+                assert used is None or used <= own, f"{path} imports {node.module}"
+                checked += used is not None
+    assert checked > 50
+
+
+def test_every_folder_of_the_package_is_a_known_stage():
+    assert {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"} <= set(STAGES)
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    script = "import polyreply, sys; print(*sorted({'numpy', 'torch', 'pyarrow', 'typer'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "\n"
+
+
+def test_public_names_are_all_there():
+    import polyreply
+
+    assert all(getattr(polyreply, name) for name in polyreply.__all__)
