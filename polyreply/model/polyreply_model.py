@@ -1,0 +1,330 @@
+"""The K-decoder model: a stock Transformers backbone, and what makes its K decoders differ.
+
+Legend: B contexts, S context tokens, R rows (one for each (context, decoder) pair, sorted by decoder), T response tokens,
+D model size, K decoders, V vocabulary, P positions.
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, DynamicCache, PreTrainedModel
+
+from polyreply.errors import PolyReplyError
+from polyreply.model.adapters import AdapterStack, Router
+from polyreply.model.attention import SHARED_ATTENTION, Prefix
+from polyreply.model.config import PolyReplyConfig
+from polyreply.model.families import family_of, part
+from polyreply.model.prior import LearnedPrior, mean_pool
+from polyreply.model.rows import OneDecoder, Rows
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Contexts, read once and shared by all decoders."""
+
+    mask_BS: Tensor
+    states_BSD: Tensor
+    """What the encoder (or, in a decoder-only model, the last layer) made of the contexts."""
+    prefix: Prefix | None = None
+    """Decoder-only models: keys and values of all context tokens but the last."""
+    last_B: Tensor | None = None
+    """Decoder-only models: the last context token, from which on adapters act."""
+
+    def __len__(self) -> int:
+        """Counts the contexts."""
+        return len(self.mask_BS)
+
+    def leaves(self) -> list[Tensor]:
+        """The tensors through which gradients reach the weights that read the contexts."""
+        return [*self.prefix.keys, *self.prefix.values] if self.prefix else [self.states_BSD]
+
+    def with_leaves(self, leaves: Sequence[Tensor]) -> "Memory":
+        """The same memory over other tensors, such as detached ones."""
+        if not self.prefix:
+            return replace(self, states_BSD=leaves[0])
+        half = len(leaves) // 2
+        return replace(self, prefix=replace(self.prefix, keys=tuple(leaves[:half]), values=tuple(leaves[half:])))
+
+
+class PolyReplyModel(PreTrainedModel):
+    """An ordinary Transformers model with K decoders: `save_pretrained`, `from_pretrained` and `.to` work as usual."""
+
+    config_class = PolyReplyConfig
+    config: PolyReplyConfig
+    base_model_prefix = "polyreply"
+    _supports_sdpa = True
+
+    def __init__(self, config: PolyReplyConfig, backbone: PreTrainedModel | None = None) -> None:
+        """Builds the model; `backbone` is taken over where given, with its weights, else made from the config."""
+        super().__init__(config)
+        config.check()
+        self.family = family_of(config.backbone["model_type"])
+        self.backbone = backbone if backbone is not None else _new_backbone(config)
+        for module in self.backbone.modules():
+            module._is_hf_initialized = True  # type: ignore[assignment]
+            if hasattr(module, "config"):
+                module.config._attn_implementation = SHARED_ATTENTION
+        self.router = Router()
+        self.adapters = nn.ModuleList()
+        self.extra_decoders = nn.ModuleList()
+        if config.architecture == "multi-adapter":
+            self._insert_adapters()
+        else:
+            self._copy_decoders()
+        self.prior = LearnedPrior(self.model_size, self.num_decoders) if config.prior == "learned" else None
+        self.post_init()
+
+    @classmethod
+    def from_backbone(cls, backbone: PreTrainedModel, **settings: Any) -> "PolyReplyModel":
+        """K decoders on a loaded backbone; the settings are those of `PolyReplyConfig`."""
+        config = PolyReplyConfig(backbone=backbone.config.to_dict(), **settings)
+        model = cls(config, backbone)
+        model.generation_config = backbone.generation_config
+        return model.eval()
+
+    @property
+    def num_decoders(self) -> int:
+        """K."""
+        return self.config.num_decoders
+
+    @property
+    def model_size(self) -> int:
+        """D."""
+        return int(self.backbone.get_input_embeddings().weight.shape[1])
+
+    @property
+    def decoders(self) -> list[Any]:
+        """The full decoders of `multi-decoder`; one shared stack in `multi-adapter`."""
+        return [part(self.backbone, self.family.decoder), *self.extra_decoders]
+
+    def shared_parameters(self) -> Iterator[nn.Parameter]:
+        """The weights all decoders share: what stage 2 freezes."""
+        own = {id(parameter) for parameter in self.decoder_parameters()}
+        yield from (parameter for parameter in self.parameters() if id(parameter) not in own)
+
+    def decoder_parameters(self) -> Iterator[nn.Parameter]:
+        """The weights in which decoders differ (and the prior): what stage 2 trains."""
+        if self.config.architecture == "multi-adapter":
+            yield from self.adapters.parameters()
+        else:
+            embeddings = {id(self.backbone.get_input_embeddings().weight)}
+            yield from (p for decoder in self.decoders for p in decoder.parameters() if id(p) not in embeddings)
+        if self.prior is not None:
+            yield from self.prior.parameters()
+
+    def encode(self, context_BS: Tensor, mask_BS: Tensor) -> Memory:
+        """Reads the contexts, once for all decoders; padding may be on either side."""
+        context_BS, mask_BS = _pad_right(context_BS, mask_BS.bool())
+        if self.family.encoder:
+            encoder = part(self.backbone, self.family.encoder)
+            states_BSD = encoder(input_ids=context_BS, attention_mask=mask_BS.long()).last_hidden_state
+            return Memory(mask_BS, states_BSD)
+        return self._read_prefix(context_BS, mask_BS)
+
+    def log_prior(self, memory: Memory) -> Tensor:
+        """log p(z|c), (B, K): learned, or uniform."""
+        if self.prior is None:
+            uniform = torch.full((), -torch.tensor(float(self.num_decoders)).log().item())
+            return uniform.expand(len(memory), self.num_decoders).to(memory.mask_BS.device)
+        log_prior_BK: Tensor = self.prior(mean_pool(memory.states_BSD, memory.mask_BS))
+        return log_prior_BK
+
+    def first_tokens(self, rows: Rows, memory: Memory) -> Tensor:
+        """(R,): the token each row starts from."""
+        if memory.last_B is not None:
+            return memory.last_B[rows.context_R]
+        start = self.backbone.config.decoder_start_token_id
+        if start is None:
+            start = self.backbone.generation_config.decoder_start_token_id
+        return torch.full_like(rows.context_R, start)
+
+    def states(
+        self, tokens_RT: Tensor, rows: Rows, memory: Memory, caches: list[Any] | None = None, *, adapters: bool = True
+    ) -> Tensor:
+        """Last hidden states (R, T, D) of each row's decoder. `caches` (one for each stack) hold earlier tokens."""
+        with self.routed(rows if adapters else None):
+            if not self.extra_decoders:
+                return self._run(self.decoders[0], tokens_RT, rows, memory, caches and caches[0])
+            return torch.cat(
+                [
+                    self._run(self.decoders[k], tokens_RT[begin:end], rows.segment(i), memory, caches and caches[k])
+                    for i, (k, begin, end) in enumerate(rows.segments)
+                ]
+            )
+
+    def logits(self, states_PD: Tensor, segments: Sequence[tuple[int, int, int]] = ()) -> Tensor:
+        """Scores over the vocabulary (P, V); `segments` say whose positions they are, where decoders have own heads."""
+        if getattr(self.backbone.config, "scale_decoder_outputs", False):
+            states_PD = states_PD * self.model_size**-0.5
+        if self.config.copy_embeddings and self.extra_decoders:
+            return torch.cat([self._own_logits(states_PD[begin:end], k) for k, begin, end in segments])
+        logits_PV: Tensor = self.backbone.get_output_embeddings()(states_PD)
+        bias = getattr(self.backbone, "final_logits_bias", None)
+        return logits_PV if bias is None else logits_PV + bias
+
+    @contextmanager
+    def routed(self, rows: Rows | OneDecoder | None) -> Iterator[None]:
+        """Within it, adapters act on rows as these say; None switches them off."""
+        before, self.router.rows = self.router.rows, rows
+        try:
+            yield
+        finally:
+            self.router.rows = before
+
+    @contextmanager
+    def as_decoder(self, k: int) -> Iterator[Any]:
+        """The backbone as an ordinary single-decoder model that generates with decoder k, whatever the batch."""
+        if self.extra_decoders:
+            stock, head = self.decoders[0], self.backbone.get_output_embeddings()
+            decoder = self.decoders[k]
+            self._set_decoder(decoder)
+            if self.config.copy_embeddings:
+                self.backbone.set_output_embeddings(_head_over(decoder.embed_tokens.weight))
+            try:
+                yield self.backbone
+            finally:
+                self._set_decoder(stock)
+                self.backbone.set_output_embeddings(head)
+        else:
+            with self.routed(OneDecoder(k, last_token_only=not self.family.encoder)):
+                yield self.backbone
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        decoder_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        **options: Any,
+    ) -> Tensor:
+        """Logits (B, T, V) of `labels` (-100 where padded) under the decoder that `decoder_ids` gives each row."""
+        if labels is None or decoder_ids is None:
+            raise PolyReplyError("expected labels and decoder_ids; to generate, use polyreply.decoding or PolyReply.reply")
+        mask_BS = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        memory = self.encode(input_ids, mask_BS)
+        order = torch.argsort(decoder_ids, stable=True)
+        rows = Rows.pairs(order, decoder_ids[order], len(input_ids))
+        tokens_RT = self.shift(labels.clamp(min=0)[order], rows, memory)
+        states_RTD = self.states(tokens_RT, rows, memory)
+        segments = [(k, b * labels.shape[1], e * labels.shape[1]) for k, b, e in rows.segments]
+        logits_RTV = self.logits(states_RTD.flatten(0, 1), segments).unflatten(0, labels.shape)
+        return logits_RTV[torch.argsort(order)]
+
+    def shift(self, response_RT: Tensor, rows: Rows, memory: Memory) -> Tensor:
+        """The tokens a decoder reads to predict a response: the response one place later."""
+        return torch.cat([self.first_tokens(rows, memory)[:, None], response_RT[:, :-1]], 1)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Called by Transformers for modules that no checkpoint fills."""
+        if isinstance(module, AdapterStack):
+            module.reset_parameters()
+        elif isinstance(module, nn.Linear):
+            module.reset_parameters()
+
+    def _insert_adapters(self) -> None:
+        config, sites = self.config, []
+        for layer in part(self.decoders[0], self.family.layers):
+            sites += [layer] if config.adapter_sites == "layer" else [part(layer, s) for s in self.family.sublayers]
+        inner_size = config.adapter_size or self.model_size // 2
+        for site in sites:
+            stack = AdapterStack(
+                config.num_decoders,
+                self.model_size,
+                inner_size,
+                config.adapter_activation,
+                config.adapter_init,
+                self.router,
+            )
+            self.adapters.append(stack)
+            site.register_forward_hook(stack.hook)
+
+    def _copy_decoders(self) -> None:
+        """K-1 more decoders beside the backbone's own, which share its embedding or copy it."""
+        shared = self.backbone.get_input_embeddings()
+        memo = {id(shared.weight): shared.weight}
+        first = self.decoders[0]
+        if self.config.copy_embeddings:
+            first.embed_tokens = copy.deepcopy(first.embed_tokens)
+            _untie(self.backbone, f"{self.family.decoder}.embed_tokens.weight")
+            memo = {}
+        for _ in range(self.num_decoders - 1):
+            self.extra_decoders.append(copy.deepcopy(first, dict(memo)))
+        if not self.config.copy_embeddings:
+            names = range(self.num_decoders - 1)
+            source = _name_of(self.backbone, shared.weight)
+            self._tied_weights_keys = {f"extra_decoders.{i}.embed_tokens.weight": f"backbone.{source}" for i in names}
+
+    def _own_logits(self, states_PD: Tensor, k: int) -> Tensor:
+        return nn.functional.linear(states_PD, self.decoders[k].embed_tokens.weight)
+
+    def _set_decoder(self, decoder: nn.Module) -> None:
+        path, _, name = self.family.decoder.rpartition(".")
+        setattr(part(self.backbone, path) if path else self.backbone, name, decoder)
+
+    def _run(self, stack: Any, tokens_RT: Tensor, rows: Rows, memory: Memory, cache: Any) -> Tensor:
+        options: dict[str, Any] = {"rows": rows, "past_key_values": cache, "use_cache": cache is not None}
+        if self.family.encoder:
+            options["encoder_hidden_states"] = memory.states_BSD
+            options["encoder_attention_mask"] = memory.mask_BS[:, None, None, :]
+        else:
+            done = cache.get_seq_length() if cache is not None else 0
+            begin_R = memory.mask_BS.sum(1)[rows.context_R] - 1 + done
+            options["position_ids"] = begin_R[:, None] + torch.arange(tokens_RT.shape[1], device=tokens_RT.device)
+            options["prefix"] = memory.prefix
+        states_RTD: Tensor = stack(input_ids=tokens_RT, **options).last_hidden_state
+        return states_RTD
+
+    def _read_prefix(self, context_BS: Tensor, mask_BS: Tensor) -> Memory:
+        """Runs all context tokens but the last, without adapters; their keys and values serve every decoder."""
+        length_B = mask_BS.sum(1)
+        last_B = context_BS.gather(1, (length_B - 1).clamp(min=0)[:, None])[:, 0]
+        cache = DynamicCache(config=self.backbone.config)
+        positions = torch.arange(context_BS.shape[1], device=context_BS.device).expand_as(context_BS)
+        with self.routed(None):
+            states_BSD = self.decoders[0](
+                input_ids=context_BS,
+                attention_mask=mask_BS.long(),
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+            ).last_hidden_state
+        keys, values = zip(*((layer.keys, layer.values) for layer in cache.layers), strict=True)
+        mask_BP = positions < (length_B - 1)[:, None]
+        return Memory(mask_BS, states_BSD, Prefix(keys, values, mask_BP), last_B)
+
+
+def _new_backbone(config: PolyReplyConfig) -> PreTrainedModel:
+    kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    backbone: PreTrainedModel = kind.from_config(config.backbone_config())
+    return backbone
+
+
+def _head_over(weight_VD: nn.Parameter) -> nn.Linear:
+    """An output layer over an embedding's own weights."""
+    head = nn.Linear(weight_VD.shape[1], weight_VD.shape[0], bias=False, device="meta")
+    head.weight = weight_VD
+    return head
+
+
+def _untie(backbone: PreTrainedModel, name: str) -> None:
+    """Makes Transformers forget that a weight of the backbone is tied to another."""
+    for submodel in backbone.modules():
+        if isinstance(submodel, PreTrainedModel):
+            keys = dict(submodel._tied_weights_keys or {})
+            submodel._tied_weights_keys = {key: source for key, source in keys.items() if not name.endswith(key)}
+    backbone.all_tied_weights_keys = {k: v for k, v in backbone.all_tied_weights_keys.items() if k != name}
+
+
+def _name_of(module: nn.Module, parameter: nn.Parameter) -> str:
+    return next(name for name, found in module.named_parameters() if found is parameter)
+
+
+def _pad_right(context_BS: Tensor, mask_BS: Tensor) -> tuple[Tensor, Tensor]:
+    """Moves the padding of each row to its right end."""
+    order = torch.argsort(mask_BS.long(), dim=1, descending=True, stable=True)
+    return context_BS.gather(1, order), mask_BS.gather(1, order)

@@ -1,0 +1,99 @@
+"""Which (context, decoder) each row of a batch stands for.
+
+Legend: R rows, one for each (context, decoder) pair; B contexts; K decoders.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class OneDecoder:
+    """All rows use one decoder, however many they are: for stock `generate`."""
+
+    k: int
+    last_token_only: bool
+    """Decoder-only models: adapters act from the last context token on, which is the last token of every call."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows sorted by decoder. Many rows may share a context: what depends on it alone is computed once."""
+
+    context_R: Tensor
+    """The context of each row."""
+    segments: tuple[tuple[int, int, int], ...]
+    """(decoder, first row, row after the last) for each decoder that has rows, in order."""
+    num_contexts: int
+    is_grid: bool = False
+    """Every one of these decoders has every context, in order: rows can be seen as (decoders, contexts)."""
+
+    @staticmethod
+    def grid(num_contexts: int, decoders: Sequence[int], device: torch.device | None = None) -> "Rows":
+        """All the given decoders on all contexts."""
+        context_R = torch.arange(num_contexts, device=device).repeat(len(decoders))
+        segments = tuple((k, i * num_contexts, (i + 1) * num_contexts) for i, k in enumerate(decoders))
+        return Rows(context_R, segments if num_contexts else (), num_contexts, is_grid=True)
+
+    @staticmethod
+    def pairs(context_R: Tensor, decoder_R: Tensor, num_contexts: int) -> "Rows":
+        """Chosen pairs, which have to be sorted by decoder."""
+        found, counts = torch.unique_consecutive(decoder_R.cpu(), return_counts=True)
+        segments, begin = [], 0
+        for k, count in zip(found.tolist(), counts.tolist(), strict=True):
+            segments.append((k, begin, begin + count))
+            begin += count
+        assert all(a[0] < b[0] for a, b in zip(segments, segments[1:], strict=False)), "rows are not sorted by decoder"
+        return Rows(context_R, tuple(segments), num_contexts)
+
+    def __len__(self) -> int:
+        """Counts the rows."""
+        return len(self.context_R)
+
+    @cached_property
+    def decoder_R(self) -> Tensor:
+        """The decoder of each row."""
+        ids = [k for k, begin, end in self.segments for _ in range(end - begin)]
+        return torch.tensor(ids, dtype=torch.long, device=self.context_R.device)
+
+    @cached_property
+    def slot_R(self) -> Tensor:
+        """A place for each row among the rows of its context: 0, 1, … for the first, second, …"""
+        order = torch.argsort(self.context_R, stable=True)
+        sorted_context = self.context_R[order]
+        start = torch.searchsorted(sorted_context, sorted_context)
+        slot_R = torch.empty_like(order)
+        slot_R[order] = torch.arange(len(order), device=order.device) - start
+        return slot_R
+
+    @cached_property
+    def num_slots(self) -> int:
+        """The most rows any context has."""
+        return int(self.slot_R.max()) + 1 if len(self) else 0
+
+    def keep(self, keep_R: Tensor) -> "Rows":
+        """The rows of a mask, in the same order."""
+        return Rows.pairs(self.context_R[keep_R], self.decoder_R[keep_R], self.num_contexts)
+
+    def segment(self, index: int) -> "Rows":
+        """The rows of one decoder alone."""
+        k, begin, end = self.segments[index]
+        return Rows(self.context_R[begin:end], ((k, 0, end - begin),), self.num_contexts, self.is_grid)
+
+    def to_grid(self, x_R: Tensor) -> Tensor:
+        """(R, …) -> (B, slots, …): the rows of one context side by side; unused places are zero."""
+        if self.is_grid:
+            return x_R.view(-1, self.num_contexts, *x_R.shape[1:]).transpose(0, 1)
+        place_R = self.context_R * self.num_slots + self.slot_R
+        grid = x_R.new_zeros(self.num_contexts * self.num_slots, *x_R.shape[1:])
+        return grid.index_copy(0, place_R, x_R).view(self.num_contexts, self.num_slots, *x_R.shape[1:])
+
+    def from_grid(self, grid: Tensor) -> Tensor:
+        """(B, slots, …) -> (R, …): undoes `to_grid`."""
+        if self.is_grid:
+            return grid.transpose(0, 1).reshape(-1, *grid.shape[2:])
+        return grid.flatten(0, 1).index_select(0, self.context_R * self.num_slots + self.slot_R)
