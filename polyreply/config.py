@@ -29,12 +29,21 @@ def load_recipe(kind: type[R], path: Path | None = None, overrides: Sequence[str
     for override in overrides:
         _apply_override(tree, override, problems)
     _drop_unknown(kind, tree, "", problems)
-    recipe = _validate(kind, tree, problems)
-    if recipe is not None:
-        problems += _contradictions(recipe, "")
-    if recipe is None or problems:
-        raise RecipeError(_report(problems, str(path) if path else "recipe"))
+    return _finish(_validate(kind, tree, problems), problems, str(path) if path else "recipe")
+
+
+def _finish(recipe: R, problems: list[str], name: str) -> R:
+    problems += _contradictions(recipe, "")
+    if problems:
+        raise RecipeError(_report(problems, name))
     return recipe
+
+
+def check_recipe(recipe: R) -> R:
+    """A recipe made in Python, checked as one from a file is."""
+    problems: list[str] = []
+    checked = _validate(type(recipe), to_tree(recipe), problems)
+    return _finish(checked, problems, type(recipe).__name__)
 
 
 def to_tree(recipe: Any) -> dict[str, Any]:
@@ -58,6 +67,8 @@ def _mapping_without_repeats(loader: _StrictLoader, node: yaml.MappingNode) -> d
     mapping: dict[Any, Any] = {}
     for key_node, value_node in node.value:
         key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, str):
+            raise yaml.constructor.ConstructorError(None, None, f"expected a name, found {key!r}", key_node.start_mark)
         if key in mapping:
             raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is given twice", key_node.start_mark)
         mapping[key] = loader.construct_object(value_node, deep=True)
@@ -112,8 +123,14 @@ def _drop_unknown(kind: type, tree: dict[str, Any], where: str, problems: list[s
         if key not in known:
             problems.append(f"unknown key {where}{key}{_suggestion(str(key), where, known)}")
             del tree[key]
-        elif isinstance(tree[key], dict) and dataclasses.is_dataclass(known[key]):
-            _drop_unknown(typing.cast(type, known[key]), tree[key], f"{where}{key}.", problems)
+        elif dataclasses.is_dataclass(known[key]):
+            if tree[key] is None:  # a section with nothing in it
+                tree[key] = {}
+            if isinstance(tree[key], dict):
+                _drop_unknown(typing.cast(type, known[key]), tree[key], f"{where}{key}.", problems)
+            else:
+                problems.append(f"{where}{key}: expected a section of settings, found {tree[key]!r}")
+                del tree[key]
 
 
 def _fields(kind: type) -> dict[str, Any]:
@@ -129,14 +146,26 @@ def _suggestion(key: str, where: str, known: Mapping[str, Any]) -> str:
     return f"; the nearest is {where}{nearest[0]}, and the valid keys are {', '.join(known)}"
 
 
-def _validate(kind: type[R], tree: dict[str, Any], problems: list[str]) -> R | None:
+def _validate(kind: type[R], tree: dict[str, Any], problems: list[str]) -> R:
+    """The recipe; a value of the wrong type is reported and its default taken, so that the rest can be checked."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
         return TypeAdapter(kind).validate_python(tree)
     except ValidationError as error:
         problems += _type_problems(error.errors())
-        return None
+        for place in {tuple(problem["loc"]) for problem in error.errors()}:
+            _forget(tree, place)
+        return TypeAdapter(kind).validate_python(tree)
+
+
+def _forget(tree: dict[str, Any], place: Sequence[Any]) -> None:
+    """Removes the deepest dictionary entry on the way to a place."""
+    for index, name in enumerate(place):
+        if index + 1 == len(place) or not isinstance(tree.get(name), dict):
+            tree.pop(name, None)
+            return
+        tree = tree[name]
 
 
 def _type_problems(errors: Iterable[Any]) -> Iterator[str]:

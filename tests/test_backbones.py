@@ -83,7 +83,7 @@ def test_mini_learns_replies(tokenizer):
     contexts = tokenizer(TURNS[::2], padding=True, return_tensors="pt")
     labels = tokenizer(TURNS[1::2], padding=True, return_tensors="pt").input_ids
     optimizer = torch.optim.Adam(model.train().parameters(), lr=1e-2)
-    for _ in range(80):
+    for _ in range(200):
         optimizer.zero_grad()
         model(**contexts, labels=labels.masked_fill(labels == 0, -100)).loss.backward()
         optimizer.step()

@@ -18,6 +18,7 @@ def test_bench_data_reports_every_figure(polyreply):
         assert figures[f"data.{corpus}.large.rows_per_second"] > 0
         assert 50 < figures[f"data.{corpus}.large.peak_mb"] < 2000
         assert figures[f"data.{corpus}.growth"] > 0
+        assert figures[f"data.{corpus}.large.kept"] == 1.0
     assert figures["data.natural.large.near_found"] == 1.0
 
 

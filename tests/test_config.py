@@ -67,6 +67,17 @@ def test_all_problems_are_reported_at_once(recipe):
         assert part in message, message
 
 
+def test_a_contradiction_is_reported_beside_a_wrong_type(recipe):
+    with pytest.raises(RecipeError, match=r"2 problems(.|\n)*sugar(.|\n)*too hot with the fan"):
+        load_recipe(Cake, recipe("sugar: much\noven: {fan: true, degrees: 250}\n"))
+
+
+def test_an_empty_section_means_its_defaults(recipe):
+    assert load_recipe(Cake, recipe("oven:\n")) == Cake()
+    with pytest.raises(RecipeError, match="oven: expected a section of settings, found 3"):
+        load_recipe(Cake, recipe("oven: 3\n"))
+
+
 def test_values_that_contradict_each_other(recipe):
     with pytest.raises(RecipeError, match=r"oven\.degrees 250 is too hot with the fan; use 200 or less"):
         load_recipe(Cake, None, ["oven.fan=true", "oven.degrees=250"])
@@ -77,6 +88,7 @@ def test_values_that_contradict_each_other(recipe):
     [
         ("a: [1", "not valid YAML"),
         ("name: x\nname: y\n", "the key 'name' is given twice"),
+        ("? [a]\n: b\n", "expected a name"),
         ("- a\n- b\n", "expected keys and values, found a list"),
         ("!!python/object/apply:os.getcwd []", "not valid YAML"),
     ],

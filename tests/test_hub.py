@@ -82,7 +82,14 @@ def test_common_columns_are_understood(row, dialogue):
 
 @pytest.mark.parametrize(
     "name, is_one",
-    [("hf:squad", True), ("org/name", True), ("data/file.jsonl", False), ("name", False), ("a/b/c", False)],
+    [
+        ("hf:squad", True),
+        ("org/name", False),
+        ("hf:org/name:config", True),
+        ("data/file.jsonl", False),
+        ("name", False),
+        ("a/b/c", False),
+    ],
 )
 def test_what_looks_like_a_dataset(name, is_one):
     assert looks_like_name(name) is is_one

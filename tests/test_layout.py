@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "polyreply"
-STAGES = ["errors", "config", "data", "bench", "cli"]
+STAGES = ["errors", "progress", "folders", "config", "data", "model", "decoding", "bench", "cli"]
 
 
 def stage_of(module: str) -> int | None:
@@ -27,7 +27,9 @@ def test_imports_point_upstream():
 
 
 def test_every_folder_of_the_package_is_a_known_stage():
-    assert {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"} <= set(STAGES)
+    assert {
+        path.stem for path in PACKAGE.iterdir() if not path.stem.startswith("__") and path.name != "py.typed"
+    } <= set(STAGES)
 
 
 def test_importing_the_package_imports_nothing_heavy():

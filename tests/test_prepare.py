@@ -14,7 +14,10 @@ from test_overlap import brute_overlap
 
 from polyreply.config import load_recipe
 from polyreply.data.prepare import PrepareConfig, prepare
-from polyreply.errors import DataError
+from polyreply.data.read import read_dialogues
+from polyreply.data.records import BadRows
+from polyreply.errors import DataError, PolyReplyError, RecipeError
+from polyreply.folders import building
 
 
 def rows_of(path):
@@ -182,9 +185,35 @@ def test_turns_acts_and_other_scripts_survive(tmp_path, write_rows):
     write_rows(tmp_path / "in/train.jsonl", rows)
     prepare([str(tmp_path / "in")], tmp_path / "out", configure("language=zh"))
     assert rows_of(tmp_path / "out/train.jsonl.gz") == [
-        {"context": ["早上好", "你好吗"], "responses": ["很好"], "acts": [None]},
+        {"context": ["早上好", "你好吗"], "responses": ["很好"], "acts": None},
         {"context": "天气不错", "responses": ["是的", "不是"], "acts": ["agree", "disagree"]},
     ]
+
+
+def test_what_is_written_reads_back_without_a_bad_row(tmp_path, write_rows):
+    rows = [
+        {
+            "context": f"hello {n} there",
+            "responses": [f"one {n}", f"two {n}"],
+            **({"acts": ["a", "b"]} if n % 2 else {}),
+        }
+        for n in range(40)
+    ]
+    write_rows(tmp_path / "in/train.jsonl", rows)
+    prepare([str(tmp_path / "in")], tmp_path / "out", configure("group=true"))
+    read = list(read_dialogues(tmp_path / "out/train.jsonl.gz", bad_rows=BadRows(strict=True)))
+    assert [dialogue.acts for dialogue in read] == [("a", "b") if n % 2 else () for n in range(40)]
+
+
+def test_grouped_rows_go_to_one_split_and_none_is_lost(tmp_path, write_rows):
+    """Ten replies to each of 100 contexts, one in a row: splitting by row would tear every context apart."""
+    words = "amber birch cedar dune elm fern grove heath iris jade".split()
+    rows = [pair(f"{a} {b} question?", f"{c} {n} {b}") for n, c in enumerate(words) for a, b in product(words, words)]
+    path = write_rows(tmp_path / "d.jsonl", rows)
+    report = prepare([str(path)], tmp_path / "out", configure("group=true", "overlap.near=false"))
+    assert sum(numbers["pairs"] for numbers in report["splits"].values()) == 1000
+    for split in ("train", "valid", "test"):
+        assert all(len(row["responses"]) == 10 for row in rows_of(tmp_path / f"out/{split}.jsonl.gz"))
 
 
 def test_a_dropped_turn_takes_its_pairs_along_and_is_counted(tmp_path, write_rows):
@@ -194,18 +223,25 @@ def test_a_dropped_turn_takes_its_pairs_along_and_is_counted(tmp_path, write_row
     contexts = [row["context"] for row in rows_of(tmp_path / "out/train.jsonl.gz")]
     assert contexts == ["hello", ["no", "well then"]]
     assert report["rules"]["urls"] == {"rewrites": False, "utterances": 1, "pairs": 3, "examples": [turns[2]]}
-    assert report["read"] == {"rows": 1, "pairs": 5, "pairs_after_cleaning": 2}
+    assert report["read"] == {"rows": 1, "conversations": 1, "pairs": 5, "pairs_after_cleaning": 2}
     assert report["bad_rows"]["count"] == 1 and report["bad_rows"]["first"][0]["line"] == 2
 
 
 def test_what_cannot_be_prepared(tmp_path, write_rows):
     train = write_rows(tmp_path / "in/train.jsonl", [pair("hello", "hi")])
+    for name in ("mixed/train.jsonl", "mixed/notes.jsonl", "headless/test.jsonl", "empty_valid/train.jsonl"):
+        write_rows(tmp_path / name, [pair("hello", "hi")])
+    write_rows(tmp_path / "empty_valid/valid.jsonl", [pair("hello", "♪")])
     for inputs, overrides, message in (
         ([str(tmp_path / "none.jsonl")], [], "no such file or folder"),
         ([str(tmp_path / "in"), str(train)], [], "found both"),
         ([str(train)], [], "too few to split"),
         ([str(tmp_path / "in")], ["language=zh"], "all 1 pairs were dropped"),
         ([str(tmp_path)], [], "expected files named train, valid or test"),
+        (["smalltalk-implicit"], ["overlap.mode=resplit"], "splits of smalltalk are fixed"),
+        ([str(tmp_path / "mixed")], [], "found also notes.jsonl"),
+        ([str(tmp_path / "headless")], [], "expected a file named train"),
+        ([str(tmp_path / "empty_valid")], [], "nothing is left of valid"),
     ):
         with pytest.raises(DataError, match=message):
             prepare(inputs, tmp_path / "out", configure(*overrides))
@@ -213,18 +249,54 @@ def test_what_cannot_be_prepared(tmp_path, write_rows):
         assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
 
 
-def test_an_existing_folder_is_only_replaced_on_demand(tmp_path, write_rows):
+def test_only_an_earlier_result_is_replaced_and_only_on_demand(tmp_path, write_rows):
     write_rows(tmp_path / "in/train.jsonl", [pair("hello", "hi")])
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/mine.txt").write_text("keep")
-    with pytest.raises(DataError, match="not empty"):
-        prepare([str(tmp_path / "in")], tmp_path / "out")
-    assert (tmp_path / "out/mine.txt").exists()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").write_text("keep")
+    (tmp_path / "file").write_text("keep")
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    prepare(str(tmp_path / "in"), str(tmp_path / "out"))
+    for name, overwrite, message in (
+        ("out", False, "not empty"),
+        ("mine", False, "not empty"),
+        ("mine", True, "something else than an earlier result"),
+        ("in", True, "something else than an earlier result"),
+        ("file", True, "found a file or a link"),
+        ("link", True, "found a file or a link"),
+    ):
+        with pytest.raises(PolyReplyError, match=message):
+            prepare([str(tmp_path / "in")], tmp_path / name, overwrite=overwrite)
+    assert (tmp_path / "mine/thesis.txt").read_text() == (tmp_path / "file").read_text() == "keep"
+    write_rows(tmp_path / "in/train.jsonl", [pair("good", "bye")])
     prepare([str(tmp_path / "in")], tmp_path / "out", overwrite=True)
-    assert not (tmp_path / "out/mine.txt").exists() and (tmp_path / "out/report.json").exists()
+    assert rows_of(tmp_path / "out/train.jsonl.gz") == [pair("good", "bye")]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "in", "link", "mine", "out"]
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_folder_filled_meanwhile_is_not_replaced(tmp_path):
+    with pytest.raises(OSError), building(tmp_path / "out") as scratch:
+        (scratch / "out").mkdir()
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out/theirs.txt").write_text("keep")
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+    assert (tmp_path / "out/theirs.txt").read_text() == "keep"
+
+
+@pytest.mark.parametrize("name", ["it's", "a b", "ünï"])
+def test_any_folder_name_will_do(tmp_path, write_rows, name):
+    write_rows(tmp_path / name / "train.jsonl", [pair("hello", "hi")])
+    prepare([str(tmp_path / name)], tmp_path / f"{name} out")
+    assert rows_of(tmp_path / f"{name} out/train.jsonl.gz") == [pair("hello", "hi")]
+
+
+def test_a_recipe_made_in_python_is_checked(tmp_path):
+    with pytest.raises(RecipeError, match="language: input should be 'en', 'zh' or 'any'"):
+        prepare(["chitchat"], tmp_path / "out", PrepareConfig(language="fr"))
+    with pytest.raises(RecipeError, match="context_turns"):
+        prepare(["chitchat"], tmp_path / "out", PrepareConfig(context_turns=0))
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_no_output_folder(tmp_path, write_rows, how):
     write_rows(tmp_path / "in/train.jsonl", [pair(f"hello {n}", "hi") for n in range(200_000)])
     command = [
@@ -241,8 +313,10 @@ def test_an_interrupted_run_leaves_no_output_folder(tmp_path, write_rows, how):
     while not list(tmp_path.glob(".out.*/work.duckdb")) and time.monotonic() < deadline:
         time.sleep(0.02)
     os.kill(process.pid, how)
-    process.communicate()
+    _, errors = process.communicate()
     assert process.returncode != 0
     assert not (tmp_path / "out").exists()
-    if how == signal.SIGINT:
+    if how != signal.SIGKILL:
         assert not list(tmp_path.glob(".out.*"))
+    if how == signal.SIGINT:
+        assert process.returncode == 130 and b"interrupted" in errors

@@ -117,6 +117,7 @@ def test_no_bytes_break_the_reader(tmp_path_factory, rows):
         (b"a,NaN", "missing value: the response is 'NaN'"),
         (b"only", "too few columns: found 1"),
         (b"a,\xff", "invalid UTF-8"),
+        (b'"a"x,b', "not CSV up to line 4: ',' expected after '\"'; an unclosed quote?"),
     ],
 )
 def test_a_bad_row_of_a_csv(tmp_path, cells, reason):
@@ -125,6 +126,14 @@ def test_a_bad_row_of_a_csv(tmp_path, cells, reason):
     dialogues, bad_rows = read(path)
     assert [d.context for d in dialogues] == [("two\nlines",), ("c",)]
     assert bad_rows.first == [{"source": str(path), "line": 4, "reason": reason}]
+
+
+def test_an_unclosed_quote_in_a_csv_does_not_swallow_rows_in_silence(tmp_path):
+    lines = ["context,response", *(f"question {n},answer {n}" for n in range(20)), '"open,x', *["later,row"] * 5]
+    (tmp_path / "d.csv").write_text("\n".join(lines))
+    dialogues, bad_rows = read(tmp_path / "d.csv")
+    assert len(dialogues) == 20
+    assert bad_rows.first[0]["line"] == 22 and "up to line 27" in bad_rows.first[0]["reason"]
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,9 @@ def test_all_decoders_at_once_equal_a_loop(name, settings, limits):
 def test_left_padding_and_what_stands_in_padding_change_nothing(name):
     model, samples = tiny.model(name), tiny.samples()
     expected = nll_NK(model, samples)
-    flipped = Samples(samples.context_NS.clone(), samples.context_mask_NS, samples.response_NT.clone(), samples.response_mask_NT)
+    flipped = Samples(
+        samples.context_NS.clone(), samples.context_mask_NS, samples.response_NT.clone(), samples.response_mask_NT
+    )
     flipped.context_NS[~samples.context_mask_NS] = 9
     flipped.response_NT[~samples.response_mask_NT] = 9
     torch.testing.assert_close(nll_NK(model, flipped), expected)
@@ -86,7 +88,9 @@ def test_gradients_equal_those_of_a_loop(name, settings, reduce, frozen):
     model, samples = tiny.model(name, **settings), tiny.samples()
     for parameter in model.shared_parameters():
         parameter.requires_grad_(not frozen)
-    weights = torch.rand(len(samples), model.num_decoders, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    weights = torch.rand(
+        len(samples), model.num_decoders, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
+    )
     weights[weights < 0.5] = 0
     weights[:, 1] = 0
     lengths = samples.response_mask_NT.sum(1, keepdim=True)
@@ -110,7 +114,9 @@ def test_memory_is_bounded_by_the_limits():
     head = model.backbone.get_output_embeddings()
     handles = [
         head.register_forward_hook(lambda module, arguments, output: seen.append(output.numel())),
-        model.decoders[0].register_forward_hook(lambda module, arguments, output: tokens.append(output[0].shape[:2].numel())),
+        model.decoders[0].register_forward_hook(
+            lambda module, arguments, output: tokens.append(output[0].shape[:2].numel())
+        ),
     ]
     limits = Limits(max_tokens=200, max_logits=7 * tiny.VOCABULARY)
     found = nll_NK(model, samples, limits=limits)
@@ -125,7 +131,10 @@ def test_the_encoder_and_cross_attention_keys_run_once_for_all_decoders():
     model, samples = tiny.model("t5", num_decoders=5), tiny.samples()
     rows = []
     keys = model.backbone.decoder.block[0].layer[1].EncDecAttention.k
-    handles = [m.register_forward_hook(lambda m, a, out: rows.append(out.shape[0])) for m in (keys, model.backbone.encoder.block[0].layer[0].SelfAttention.q)]
+    handles = [
+        m.register_forward_hook(lambda m, a, out: rows.append(out.shape[0]))
+        for m in (keys, model.backbone.encoder.block[0].layer[0].SelfAttention.q)
+    ]
     nll_NK(model, samples)
     for handle in handles:
         handle.remove()

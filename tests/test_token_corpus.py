@@ -256,7 +256,7 @@ def test_a_killed_build_is_built_again_and_its_rest_removed_after_a_day(tokenize
 def test_a_file_that_changes_while_it_is_read_is_not_cached(tokenizer, dialogue_file, tmp_path, monkeypatch):
     from polyreply.data import read
 
-    def read_and_change(path):
+    def read_and_change(path, **options):
         yield from DIALOGUES
         path.write_text(path.read_text() + "\n")
 

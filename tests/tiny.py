@@ -1,7 +1,7 @@
 """Tiny models with random weights, one for each architecture, shared by the tests."""
 
 import copy
-from functools import lru_cache
+from functools import cache
 
 import torch
 from transformers import (
@@ -24,7 +24,9 @@ PAD, EOS = 0, 1
 
 def _t5():
     return T5ForConditionalGeneration(
-        T5Config(vocab_size=VOCABULARY, d_model=12, d_ff=20, d_kv=4, num_layers=2, num_heads=3, decoder_start_token_id=PAD)
+        T5Config(
+            vocab_size=VOCABULARY, d_model=12, d_ff=20, d_kv=4, num_layers=2, num_heads=3, decoder_start_token_id=PAD
+        )
     )
 
 
@@ -45,13 +47,17 @@ def _bart():
 
 
 def _gpt2():  # no pad token, as in the real one
-    config = GPT2Config(vocab_size=VOCABULARY, n_embd=12, n_layer=2, n_head=3, n_positions=64, eos_token_id=EOS, bos_token_id=EOS)
+    config = GPT2Config(
+        vocab_size=VOCABULARY, n_embd=12, n_layer=2, n_head=3, n_positions=64, eos_token_id=EOS, bos_token_id=EOS
+    )
     return GPT2LMHeadModel(config)
 
 
 def _llama():
     sizes = {"hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 4}
-    config = LlamaConfig(vocab_size=VOCABULARY, num_key_value_heads=2, pad_token_id=PAD, eos_token_id=EOS, bos_token_id=2, **sizes)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, num_key_value_heads=2, pad_token_id=PAD, eos_token_id=EOS, bos_token_id=2, **sizes
+    )
     return LlamaForCausalLM(config)
 
 
@@ -67,7 +73,7 @@ VARIANTS = [
 ]
 
 
-@lru_cache(maxsize=None)
+@cache
 def backbone(name):
     torch.manual_seed(7)
     return BACKBONES[name]().eval()
@@ -95,4 +101,6 @@ def samples(seed=0, lengths=((7, 5), (3, 9), (5, 1), (1, 4), (6, 6))):
     response_mask = torch.arange(longest_response) < torch.tensor([[b] for _, b in lengths])
     for row, (_, length) in enumerate(lengths):
         response[row, length - 1] = EOS
-    return Samples(context.masked_fill(~context_mask, PAD), context_mask, response.masked_fill(~response_mask, PAD), response_mask)
+    return Samples(
+        context.masked_fill(~context_mask, PAD), context_mask, response.masked_fill(~response_mask, PAD), response_mask
+    )

@@ -18,8 +18,7 @@ from typing import Any
 from polyreply.bench.synthetic import Pair, Planted, write_natural, write_smalltalk
 from polyreply.data.read import read_dialogues
 from polyreply.errors import PolyReplyError
-
-Notify = Callable[[str, float], None]
+from polyreply.progress import Notify
 
 
 @dataclass(frozen=True)
@@ -76,6 +75,7 @@ def _measure(corpus: Corpus, rows: int) -> dict[str, float]:
             "rows_per_second": report["read"]["rows"] / seconds,
             "peak_mb": peak,
             "exact_found": _exact_found(out, report, planted),
+            "kept": report["splits"]["train"]["pairs"] / (rows - planted.exact - len(planted.near)),
         }
         if planted.near:
             figures["near_found"] = _near_found(out, planted)

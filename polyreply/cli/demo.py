@@ -28,14 +28,14 @@ def demo(
     from polyreply.data.context_format import ContextFormat
     from polyreply.data.prepare import prepare
     from polyreply.data.token_report import texts_of, token_report
-    from polyreply.data.tokenizer import train_tokenizer
+    from polyreply.data.tokenizer import save_tokenizer, train_tokenizer
 
     corpora = {"chitchat": out / "chitchat", "smalltalk-explicit": out / "smalltalk"}
     with progress_bar() as notify:
         reports = {name: prepare([name], folder, overwrite=True, notify=notify) for name, folder in corpora.items()}
         notify("training a tokenizer", 0.0)
         tokenizer = train_tokenizer(texts_of(out / "chitchat/train.jsonl.gz"), vocab_size=8000)
-        tokenizer.save_pretrained(out / "tokenizer")
+        save_tokenizer(tokenizer, out / "tokenizer", overwrite=True)
         notify("tokenising", 0.0)
         tokens = token_report(out / "chitchat", tokenizer, ContextFormat())
     if as_json:

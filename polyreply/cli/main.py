@@ -1,6 +1,7 @@
 """The command line: one thin file per verb, imported without torch so that help answers at once."""
 
 import os
+import signal
 import sys
 from typing import Annotated
 
@@ -19,6 +20,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+_INTERRUPTED = 130
 
 
 def _print_version(wanted: bool) -> None:
@@ -45,8 +49,13 @@ app.add_typer(bench.app, name="bench")
 
 def run() -> None:
     """Runs the command line; a mistake of the user's becomes one clear line and exit status 2."""
+    signal.signal(signal.SIGTERM, _stop)
     try:
         app()
+    except SystemExit as end:
+        if end.code == _INTERRUPTED:  # Typer's answer to Ctrl-C
+            typer.echo("interrupted", err=True)
+        raise
     except PolyReplyError as error:
         sys.exit(_fail(str(error)))
     except BrokenPipeError:  # the reader of our output has left, as `head` does
@@ -55,9 +64,11 @@ def run() -> None:
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         sys.exit(_fail(f"{place}{error.strerror or error}"))
-    except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
-        sys.exit(130)
+
+
+def _stop(number: int, frame: object) -> None:
+    """Ends on SIGTERM as on an error, so that temporary files are removed."""
+    sys.exit(128 + number)
 
 
 def _fail(message: str) -> int:

@@ -102,7 +102,7 @@ def _rule_rows(report: dict[str, Any]) -> list[list[Any]]:
     duplicates = report["duplicates"]
     if duplicates["pairs"]:
         example = _shorten(" → ".join(duplicates["examples"][0]))
-        rows.append(["duplicates", "drops", 0, duplicates["pairs"], example])
+        rows.append(["duplicates", "drops", "", duplicates["pairs"], example])
     return rows
 
 

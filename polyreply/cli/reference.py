@@ -115,7 +115,11 @@ def _row(parameter: Any) -> str | None:
     if parameter.name == "help":
         return None
     argument = parameter.param_type_name == "argument"
-    name = parameter.metavar if argument else ", ".join([*parameter.opts, *parameter.secondary_opts])
+    name = (
+        (parameter.metavar or parameter.name.upper())
+        if argument
+        else ", ".join([*parameter.opts, *parameter.secondary_opts])
+    )
     default = "required" if parameter.required else _default(parameter.default)
     return f"| `{name}` | {(parameter.help or '').replace('|', chr(92) + '|')} | {default} |"
 

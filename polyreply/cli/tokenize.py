@@ -7,7 +7,9 @@ import typer
 
 
 def tokenize(
-    data: Annotated[Path, typer.Argument(help="A folder made by `polyreply prepare`, or one dialogue file.")],
+    data: Annotated[
+        Path, typer.Argument(metavar="DATA", help="A folder made by `polyreply prepare`, or one dialogue file.")
+    ],
     tokenizer: Annotated[
         str | None,
         typer.Option(help="Name or folder of a Hugging Face tokenizer; without it, one is trained."),
@@ -19,6 +21,9 @@ def tokenize(
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Token budget of a batch, instead of --rows.")] = None,
     max_context_tokens: Annotated[int, typer.Option(min=1, help="Longer contexts lose their oldest turns.")] = 256,
     max_response_tokens: Annotated[int, typer.Option(min=1, help="Longer responses are cut.")] = 128,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an earlier tokenizer in that folder.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Train or load a tokenizer, tokenise a corpus into the cache, and report lengths, truncations and padding.
@@ -36,7 +41,7 @@ def tokenize(
     format = ContextFormat(max_context_tokens=max_context_tokens, max_response_tokens=max_response_tokens)
     with progress_bar() as notify:
         notify("training the tokenizer" if tokenizer is None else "loading the tokenizer", 0.0)
-        chosen = _tokenizer(data, tokenizer, out, kind, vocab_size)
+        chosen = _tokenizer(data, tokenizer, out, kind, vocab_size, overwrite)
         notify("tokenising", 0.5)
         report = token_report(data, chosen, format, rows=rows, max_tokens=max_tokens)
     if as_json:
@@ -57,19 +62,20 @@ def token_table(report: dict[str, Any]) -> tuple[tuple[str, ...], list[list[Any]
     return headings, rows
 
 
-def _tokenizer(data: Path, name: str | None, out: Path | None, kind: str, vocab_size: int) -> Any:
+def _tokenizer(data: Path, name: str | None, out: Path | None, kind: str, vocab_size: int, overwrite: bool) -> Any:
     from polyreply.data.token_report import split_files, texts_of
-    from polyreply.data.tokenizer import load_tokenizer, train_tokenizer
+    from polyreply.data.tokenizer import check_tokenizer_target, load_tokenizer, save_tokenizer, train_tokenizer
     from polyreply.errors import PolyReplyError
 
     if name is not None:
         return load_tokenizer(name)
     if out is None:
         raise PolyReplyError("a new tokenizer needs a folder: add --out DIR, or name one with --tokenizer")
+    check_tokenizer_target(out, overwrite)
     files = split_files(data)
     if "train" not in files:
         raise PolyReplyError(f"{data}: expected train.jsonl.gz to train a tokenizer on")
     texts = texts_of(files["train"])
     trained = train_tokenizer(texts, kind=cast(Literal["unigram", "bpe"], kind), vocab_size=vocab_size)
-    trained.save_pretrained(out)
+    save_tokenizer(trained, out, overwrite=overwrite)
     return trained

@@ -29,7 +29,7 @@ class CleanConfig:
     markup: bool = True
     """Remove HTML tags and subtitle style codes, and resolve entities such as &amp;."""
     nfkc: bool = True
-    """Unicode NFKC: full-width letters, ligatures and the like become their plain forms."""
+    """Unicode NFKC: full-width letters, ligatures and the like become plain; Chinese keeps its own punctuation."""
     quotes: bool = True
     """Curly quotation marks and apostrophes become straight ones."""
     whitespace: bool = True
@@ -94,8 +94,8 @@ class Cleaned:
     dropped_by: npt.NDArray[np.int8]
     changed_by: dict[str, BoolArray]
     """For each rewriting rule, the texts it changed."""
-    before: dict[str, pa.Array]
-    """For each rewriting rule, the texts as they came to it."""
+    steps: dict[str, tuple[pa.Array, pa.Array]]
+    """For each rewriting rule, the texts as they came to it and as it left them."""
 
 
 def clean(texts: pa.Array, config: CleanConfig, language: Language = "en") -> Cleaned:
@@ -107,7 +107,8 @@ def clean(texts: pa.Array, config: CleanConfig, language: Language = "en") -> Cl
         if rule.rewrites:
             rewritten = rule.apply(result.texts, config, language)
             result.changed_by[rule.name] = _mask(pc.not_equal(rewritten, result.texts))
-            result.before[rule.name], result.texts = result.texts, rewritten
+            result.steps[rule.name] = (result.texts, rewritten)
+            result.texts = rewritten
         else:
             found = rule.apply(result.texts, config, language) & (result.dropped_by < 0)
             result.dropped_by[found] = index
@@ -139,16 +140,26 @@ _TAG = r"""</?[a-zA-Z][\w:-]*(?:\s+[\w:-]+\s*=\s*(?:"[^"]*"|'[^']*'|[^\s>]+))*\s
 
 
 def _markup(texts: pa.Array, config: CleanConfig, language: Language) -> pa.Array:
-    tags = _replace(texts, _TAG, " ")
-    entities = _matches(tags, r"&(#\d+|#x[0-9a-fA-F]+|[a-zA-Z]+);")
-    if not entities.any():
-        return tags
-    resolved = [html.unescape(text) for text in tags.filter(pa.array(entities)).to_pylist()]
-    return pc.replace_with_mask(tags, pa.array(entities), pa.array(resolved, tags.type))
+    entities = _matches(texts, r"&(#\d+|#x[0-9a-fA-F]+|[a-zA-Z]+);")
+    if entities.any():
+        resolved = [html.unescape(text) for text in texts.filter(pa.array(entities)).to_pylist()]
+        texts = pc.replace_with_mask(texts, pa.array(entities), pa.array(resolved, texts.type))
+    return _replace(texts, _TAG, " ")
+
+
+_CHINESE_SIGNS = "，！？：；（）…"
+"""Full-width punctuation of Chinese text, which NFKC would turn into that of English."""
 
 
 def _nfkc(texts: pa.Array, config: CleanConfig, language: Language) -> pa.Array:
-    return pc.utf8_normalize(texts, form="NFKC")
+    if language != "zh":
+        return pc.utf8_normalize(texts, form="NFKC")
+    for number, sign in enumerate(_CHINESE_SIGNS):  # hidden in private characters, which NFKC leaves alone
+        texts = pc.replace_substring(texts, sign, chr(0xF000 + number))
+    texts = pc.utf8_normalize(texts, form="NFKC")
+    for number, sign in enumerate(_CHINESE_SIGNS):
+        texts = pc.replace_substring(texts, chr(0xF000 + number), sign)
+    return texts
 
 
 def _quotes(texts: pa.Array, config: CleanConfig, language: Language) -> pa.Array:
@@ -165,13 +176,17 @@ def _whitespace(texts: pa.Array, config: CleanConfig, language: Language) -> pa.
     return pc.utf8_trim_whitespace(_replace(plain, " {2,}", " "))
 
 
+_BEFORE_PUNCTUATION = (r" +([,.!?%]+|[)\]]+)(\s|[\"')\]]|$)", r"\1\2")
 _DETACHED = (
     (r"(?i)\b(\w+) ?n ' ?t\b", r"\1n't"),  # do n ' t
     (r"(?i)\b(\w+) n't\b", r"\1n't"),  # do n't
-    (r"(?i)(\w) ?' ?(s|m|re|ve|ll|d|t)\b", r"\1'\2"),  # it 's, I ' ll, don ' t
+    (r"(?i)(\w) ?' ?(s|m|re|ve|ll|d|t)(\s|[,.!?;)]|$)", r"\1'\2\3"),  # it 's, I ' ll, don ' t
+    (r"s ' (\w)", r"s' \1"),  # five minutes ' walk
     (r"(?i)\b(gon|wan) na\b", r"\1na"),
     (r"(?i)\b(got) ta\b", r"\1ta"),
-    (r" +([,.!?%)\]]|[:;](?:\s|$))", r"\1"),
+    (r" +([;:])(\s|$)", r"\1\2"),
+    _BEFORE_PUNCTUATION,
+    _BEFORE_PUNCTUATION,  # again: a match uses up the space behind it, as in "( me ) ?"
     (r"([(\[]) +", r"\1"),
     (r"\$ +(\d)", r"$\1"),
 )
@@ -246,8 +261,8 @@ def _script(texts: pa.Array, config: CleanConfig, language: Language) -> BoolArr
 
 
 RULES = (
-    Rule("control", True, _control),
     Rule("markup", True, _markup),
+    Rule("control", True, _control),
     Rule("nfkc", True, _nfkc),
     Rule("quotes", True, _quotes),
     Rule("whitespace", True, _whitespace),

@@ -8,7 +8,7 @@ from polyreply.data.read import Progress
 from polyreply.data.records import BadRows, Record, check_record
 from polyreply.errors import DataError
 
-_NAME = re.compile(r"hf:[\w.-]+(/[\w.-]+)?(:[\w.-]+)?|[\w.-]+/[\w.-]+")
+_NAME = re.compile(r"hf:[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
 _FIELDS = {
     "context": ("context", "input", "question", "prompt", "source"),
     "responses": ("responses", "references", "answers"),
@@ -20,7 +20,7 @@ _FIELDS = {
 
 def looks_like_name(name: str) -> bool:
     """Whether an INPUT that is no path can be the name of a dataset."""
-    return bool(_NAME.fullmatch(name)) and not name.endswith((".jsonl", ".csv", ".json", ".gz"))
+    return bool(_NAME.fullmatch(name))
 
 
 def load(name: str) -> dict[str, Iterable[Mapping[str, Any]]]:
@@ -32,9 +32,7 @@ def load(name: str) -> dict[str, Iterable[Mapping[str, Any]]]:
         loaded = datasets.load_dataset(dataset, config or None)
     except Exception as error:  # the library raises a dozen unrelated types here, network errors among them
         reason = " ".join(str(error).split())[:300]
-        raise DataError(
-            f"{name}: no such file or folder, and it could not be loaded as a Hugging Face dataset: {reason}"
-        ) from None
+        raise DataError(f"{name}: could not be loaded as a Hugging Face dataset: {reason}") from None
     return dict(loaded)
 
 

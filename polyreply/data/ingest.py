@@ -38,6 +38,7 @@ class Ingest:
     language: Language
     context_turns: int
     rows: int = 0
+    conversations: int = 0
     pairs: int = 0
     kept_pairs: int = 0
     rules: dict[str, RuleCount] = field(default_factory=lambda: {r.name: RuleCount(r.rewrites) for r in RULES})
@@ -50,6 +51,7 @@ class Ingest:
         stream = iter(records)
         while batch := list(islice(stream, BATCH_RECORDS)):
             self.rows += len(batch)
+            self.conversations += sum(record.responses is None for record in batch)
             columns = self._lay_out(batch)
             cleaned = clean(pa.array(columns.texts, pa.string()), self.config, self.language)
             kept = self._judge(columns, cleaned)
@@ -87,8 +89,8 @@ class Ingest:
         where = np.flatnonzero(touched)
         tally.utterances += len(where)
         for place in where[: MAX_EXAMPLES - len(tally.examples)]:
-            before = cleaned.before[name][place].as_py() if tally.rewrites else columns.texts[place]
-            tally.examples.append([before, cleaned.texts[place].as_py()] if tally.rewrites else before)
+            step = cleaned.steps.get(name)
+            tally.examples.append([texts[place].as_py() for texts in step] if step else columns.texts[place])
 
     def _tables(
         self, columns: "_Columns", cleaned: Cleaned, kept: npt.NDArray[np.bool_], split: str | None

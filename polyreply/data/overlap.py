@@ -43,7 +43,11 @@ def tokens(texts: pa.Array) -> pa.ListArray:
     """The lower-cased words of each text without punctuation; single characters where words are not separated."""
     plain = pc.replace_substring_regex(pc.utf8_lower(texts), r"[^\p{L}\p{N}\p{M}]+", " ")
     spaced = pc.replace_substring_regex(plain, rf"([{CJK}])", r" \1 ")
-    return pc.split_pattern_regex(pc.utf8_trim_whitespace(spaced), r"\s+")
+    words = pc.split_pattern_regex(pc.utf8_trim_whitespace(spaced), r"\s+")
+    real = pc.not_equal(words.flatten(), "").to_numpy(zero_copy_only=False)  # a text without letters gives one ""
+    ends = pc.list_value_length(words).to_numpy(zero_copy_only=False).cumsum()
+    offsets = np.r_[0, np.r_[0, real.cumsum()][ends]]
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), words.flatten().filter(pa.array(real)))
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,18 @@
 """`prepare`: read, clean, split, remove overlap, write. The output folder is complete or absent, never half."""
 
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import duckdb
 import msgspec
 import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from polyreply.config import save_recipe, to_tree
+from polyreply.config import check_recipe, save_recipe, to_tree
 from polyreply.data.clean import CleanConfig, Language
 from polyreply.data.ingest import Ingest
 from polyreply.data.overlap import NearDuplicateIndex
@@ -21,10 +21,10 @@ from polyreply.data.resplit import draw_together
 from polyreply.data.sources import SPLITS, Source, Split, find_sources
 from polyreply.data.workspace import Workspace
 from polyreply.errors import DataError
+from polyreply.folders import building, check_target
+from polyreply.progress import Notify, silent
 
 SCHEMA = 1
-Notify = Callable[[str, float], None]
-"""Called with the name of the stage and the share of it that is done."""
 
 
 @dataclass(frozen=True)
@@ -84,28 +84,33 @@ class PrepareConfig:
 
 
 def prepare(
-    inputs: Sequence[str],
-    out: Path,
+    inputs: str | Sequence[str],
+    out: str | Path,
     config: PrepareConfig | None = None,
     *,
     overwrite: bool = False,
-    notify: Notify = lambda stage, share: None,
+    notify: Notify = silent,
 ) -> dict[str, Any]:
-    """Prepares a corpus into `out` (train/valid/test.jsonl.gz, report.json, recipe.yaml) and returns the report."""
-    config = config or PrepareConfig()
-    if out.exists() and not overwrite and (not out.is_dir() or any(out.iterdir())):
-        raise DataError(f"{out}: the output folder is not empty; name another one, or say --overwrite to replace it")
+    """Prepares a corpus into `out` (train/valid/test.jsonl.gz, report.json, recipe.yaml) and returns the report.
+
+    `overwrite` replaces a folder that an earlier run of this function wrote, and no other.
+    """
+    inputs, out = [inputs] if isinstance(inputs, str) else list(inputs), Path(out)
+    config = check_recipe(config or PrepareConfig())
+    check_target(out, overwrite, made_by_us=lambda folder: (folder / "report.json").is_file())
     sources = find_sources(inputs, config.seed)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as scratch:
-        finished = Path(scratch) / "out"
+    with building(out, overwrite) as scratch:
+        finished = scratch / "out"
         finished.mkdir()
-        with Workspace(Path(scratch)) as workspace:
-            report = _run(workspace, sources, finished, config, notify)
-        report = {"schema": SCHEMA, "inputs": list(inputs), **report, "recipe": to_tree(config)}
+        try:
+            with Workspace(scratch) as workspace:
+                report = _run(workspace, sources, finished, config, notify)
+        except duckdb.Error as error:
+            raise DataError(f"the database behind prepare failed: {' '.join(str(error).split())[:300]}") from error
+        names = [os.fsencode(name).decode(errors="backslashreplace") for name in inputs]
+        report = {"schema": SCHEMA, "inputs": names, **report, "recipe": to_tree(config)}
         (finished / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
         save_recipe(config, finished / "recipe.yaml")
-        _move_into_place(finished, out)
     return report
 
 
@@ -114,23 +119,37 @@ def _run(
 ) -> dict[str, Any]:
     read = _read(workspace, sources, config, notify)
     notify("splitting", 0.0)
-    if config.overlap.mode == "resplit":
-        sizes = _split_sizes(workspace, config.split)
-        workspace.assign_splits(draw_together(workspace, sizes, config.seed, config.overlap.threshold, notify))
-    elif sources[0].split is None:
-        sizes = _split_sizes(workspace, config.split)
-        test, valid = np.split(workspace.draw(sum(sizes.values()), config.seed), [sizes["test"]])
-        workspace.assign_splits({"test": test, "valid": valid})
+    near = config.overlap.near and not all(source.templated for source in sources)
+    if sources[0].split is None or config.overlap.mode == "resplit":
+        _split(workspace, sources, config, near, read["read"]["conversations"] == 0, notify)
+    splits = workspace.splits()
     duplicates = _drop_duplicates(workspace, config)
-    near = config.overlap.near and not any(source.templated for source in sources)
     overlap = _remove_overlap(workspace, config.overlap, near, notify)
     notify("writing", 0.0)
     written = {split: workspace.write(split, out / f"{split}.jsonl.gz", config.group) for split in workspace.splits()}
-    if "train" not in written:
+    read_splits = {source.split for source in sources if source.split} | set(splits)
+    for split in sorted(read_splits - set(written)):
         raise DataError(
-            "no training pair is left after cleaning and removing overlap; relax the rules or use overlap.mode=report"
+            f"nothing is left of {split} after cleaning and removing overlap; relax the rules, or count only, "
+            "with overlap.mode=report"
         )
     return {**read, "duplicates": duplicates, "overlap": overlap, "splits": written}
+
+
+def _split(
+    workspace: Workspace, sources: list[Source], config: PrepareConfig, near: bool, merge: bool, notify: Notify
+) -> None:
+    """Draws valid and test. Rows to be grouped, and with `resplit` near-duplicate dialogues, stay together."""
+    if any(source.templated for source in sources):
+        raise DataError("the splits of smalltalk are fixed, because they differ by template; leave out resplit")
+    if config.group and merge:
+        workspace.merge_contexts()
+    sizes = _split_sizes(workspace, config.split)
+    if config.overlap.mode == "resplit" and near:
+        workspace.assign_splits(draw_together(workspace, sizes, config.seed, config.overlap.threshold, notify))
+    else:
+        test, valid = np.split(workspace.draw(sum(sizes.values()), config.seed), [sizes["test"]])
+        workspace.assign_splits({"test": test, "valid": valid})
 
 
 def _read(workspace: Workspace, sources: list[Source], config: PrepareConfig, notify: Notify) -> dict[str, Any]:
@@ -149,7 +168,12 @@ def _read(workspace: Workspace, sources: list[Source], config: PrepareConfig, no
     if not ingest.kept_pairs:
         raise DataError(f"all {ingest.pairs} pairs were dropped by the cleaning rules; see `language` and `clean`")
     return {
-        "read": {"rows": ingest.rows, "pairs": ingest.pairs, "pairs_after_cleaning": ingest.kept_pairs},
+        "read": {
+            "rows": ingest.rows,
+            "conversations": ingest.conversations,
+            "pairs": ingest.pairs,
+            "pairs_after_cleaning": ingest.kept_pairs,
+        },
         "bad_rows": {"count": bad_rows.count, "first": bad_rows.first},
         "rules": {name: asdict(tally) for name, tally in ingest.rules.items()},
     }
@@ -239,13 +263,3 @@ def _near(workspace: Workspace, index: NearDuplicateIndex, splits: list[Split], 
         seen += len(batch)
         notify("searching near-duplicates", seen / max(total, 1))
     return pa.array(np.concatenate(found))
-
-
-def _move_into_place(finished: Path, out: Path) -> None:
-    if not out.exists():
-        finished.replace(out)
-        return
-    old = finished.with_name("old")
-    out.replace(old)
-    finished.replace(out)
-    shutil.rmtree(old)

@@ -95,7 +95,7 @@ class _Row(msgspec.Struct):
     response: str | None = None
     responses: list[str] | None = None
     turns: list[str] | None = None
-    acts: list[str] = []
+    acts: list[str | None] | None = None
 
 
 def _jsonl_rows(stream: IO[bytes], path: Path, bad_rows: BadRows) -> Iterator[Record]:
@@ -108,7 +108,7 @@ def _jsonl_rows(stream: IO[bytes], path: Path, bad_rows: BadRows) -> Iterator[Re
         try:
             row = decode(line)
             responses = row.responses if row.response is None else [row.response]
-            record = check_record(number, row.context, responses, row.turns, row.acts)
+            record = check_record(number, row.context, responses, row.turns, row.acts or ())
         except UnicodeDecodeError:
             bad_rows.add(str(path), number, "invalid UTF-8")
         except msgspec.ValidationError as error:
@@ -124,18 +124,21 @@ def _jsonl_rows(stream: IO[bytes], path: Path, bad_rows: BadRows) -> Iterator[Re
 def _csv_rows(stream: IO[bytes], path: Path, bad_rows: BadRows) -> Iterator[Record]:
     # newline="" leaves line ends inside quotes to the csv module; surrogates mark bytes that are not UTF-8.
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
-    reader = csv.reader(text)
+    reader = csv.reader(text, strict=True)  # an unclosed quote is an error, not a very long cell
     context_at, response_at = _csv_columns(next(reader, []), path)
     while True:
+        line = reader.line_num + 1
         try:
             cells = next(reader)
             if not cells:
                 continue
-            record = _csv_record(reader.line_num, cells, context_at, response_at)
+            record = _csv_record(line, cells, context_at, response_at)
         except StopIteration:
             return
-        except (csv.Error, DataError) as error:
-            bad_rows.add(str(path), reader.line_num, str(error))
+        except csv.Error as error:
+            bad_rows.add(str(path), line, f"not CSV up to line {reader.line_num}: {error}; an unclosed quote?")
+        except DataError as error:
+            bad_rows.add(str(path), line, str(error))
         else:
             yield record
 

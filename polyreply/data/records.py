@@ -33,13 +33,15 @@ class BadRows:
     """Counts the rows that could not be used and keeps the first of them with file, line and reason."""
 
     strict: bool = False
+    advice: str = "fix the row or read without --strict"
+    """What the error of a strict reader tells the user to do."""
     count: int = 0
     first: list[dict[str, str | int]] = field(default_factory=list)
 
     def add(self, source: str, line: int, reason: str) -> None:
         """Notes one bad row; a strict reader stops at it instead."""
         if self.strict:
-            raise DataError(f"{source}, line {line}: {reason}; fix the row or read without --strict")
+            raise DataError(f"{source}, line {line}: {reason}; {self.advice}")
         self.count += 1
         if len(self.first) < MAX_REPORTED:
             self.first.append({"source": source, "line": line, "reason": reason})
@@ -50,7 +52,7 @@ def check_record(
     context: str | Sequence[str] | None,
     responses: Sequence[str] | None,
     turns: Sequence[str] | None,
-    acts: Sequence[str] = (),
+    acts: Sequence[str | None] = (),
 ) -> Record:
     """A Record from the fields of a row, or a DataError with the reason why the row is bad."""
     if context is None and turns is not None:
@@ -66,7 +68,8 @@ def check_record(
         raise DataError("empty response")
     if acts and len(acts) != len(responses):
         raise DataError(f"{len(responses)} responses but {len(acts)} acts")
-    return Record(line, context_turns, tuple(responses), tuple(acts))
+    known = tuple(act for act in acts if act is not None)
+    return Record(line, context_turns, tuple(responses), known if len(known) == len(responses) else ())
 
 
 def _conversation(line: int, turns: Sequence[str]) -> Record:

@@ -4,8 +4,6 @@ Dialogues that resemble each other, directly or through others, form a component
 Only the components of the dialogues drawn for valid and test are worked out, so the cost follows their size.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -15,9 +13,9 @@ from scipy.sparse import coo_matrix, csgraph
 from polyreply.data.overlap import NearDuplicateIndex
 from polyreply.data.sources import Split
 from polyreply.data.workspace import Workspace
+from polyreply.progress import Notify
 
 IntArray = npt.NDArray[np.int64]
-Notify = Callable[[str, float], None]
 
 _MOST_GROWTH = 10
 """Components are followed until they hold this many times the dialogues drawn; larger ones stay in train."""

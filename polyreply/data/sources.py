@@ -17,7 +17,7 @@ SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 SMALLTALK_ROWS: dict[Split, int] = {"train": 60_000, "valid": 1_000, "test": 1_000}
 EMBEDDED = ("chitchat", "smalltalk-explicit", "smalltalk-implicit")
 
-_SPLIT_NAME = re.compile(r"(train|valid|validation|val|dev|test)(?:[-_.].*)?$")
+_SPLIT_NAME = re.compile(r"(train|validation|valid|val|dev|test)(?:\d+)?(?:[-_.].*)?$")
 _ALIASES: dict[str, Split] = {"validation": "valid", "val": "valid", "dev": "valid"}
 
 
@@ -72,6 +72,13 @@ def _sources_of(name: str, seed: int) -> list[Source]:
 def _folder(path: Path) -> list[Source]:
     files = sorted(file for file in path.iterdir() if file.is_file() and is_dialogue_file(file))
     named = [(file, split) for file in files if (split := split_named(file.name))]
+    if named and "train" not in {split for _, split in named}:
+        raise DataError(f"{path}: expected a file named train beside {named[0][0].name}, found none")
+    if named and len(named) < len(files):
+        others = ", ".join(sorted({file.name for file in files} - {file.name for file, _ in named}))
+        raise DataError(
+            f"{path}: expected only files named train, valid or test, found also {others}; move or rename them"
+        )
     if not named:
         found = ", ".join(file.name for file in files[:5]) or "no dialogue file"
         raise DataError(
@@ -93,7 +100,9 @@ def _file(path: Path, split: Split | None) -> Source:
 def _hub_dataset(name: str) -> list[Source]:
     splits = hub.load(name)
     named = [split_named(split) for split in splits]
-    keep = len(splits) > 1 and all(named) and len(set(named)) == len(named)
+    keep = len(splits) > 1
+    if keep and not all(named):
+        raise DataError(f"{name}: expected splits named after train, validation or test, found {', '.join(splits)}")
     return [
         Source(f"{name}[{split}]", which if keep else None, hub.reader(name, split, rows))
         for (split, rows), which in zip(splits.items(), named, strict=True)

@@ -274,8 +274,9 @@ def _lists(values: list[Ids]) -> pa.ListArray:
 def _unchanged_dialogues(path: Path, content: str) -> Iterator[Dialogue]:
     """Read the dialogues of a file, and fail at the end if it is no longer the file that was hashed."""
     from polyreply.data.read import read_dialogues
+    from polyreply.data.records import BadRows
 
-    yield from read_dialogues(path)
+    yield from read_dialogues(path, bad_rows=BadRows(True, "fix it, or clean the file with `polyreply prepare`"))
     if _content_hash(path) != content:
         raise DataError(f"{path} changed while it was read; run again when nothing writes to it")
 

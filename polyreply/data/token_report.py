@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from polyreply.data.batches import BucketedStream
 from polyreply.data.context_format import ContextFormat
 from polyreply.data.read import read_dialogues
+from polyreply.data.records import BadRows
 from polyreply.data.sources import SPLITS
 from polyreply.data.token_corpus import TokenCorpus
 from polyreply.errors import DataError
@@ -33,7 +34,8 @@ def texts_of(path: Path) -> Iterator[str]:
     In a conversation the answer to one row is the context of the next; it is given once.
     """
     before: tuple[str, ...] = ()
-    for dialogue in read_dialogues(path):
+    bad_rows = BadRows(True, "fix it, or clean the file with `polyreply prepare`")
+    for dialogue in read_dialogues(path, bad_rows=bad_rows):
         yield from (turn for turn in dialogue.context if turn not in before)
         yield from dialogue.responses
         before = dialogue.context + dialogue.responses

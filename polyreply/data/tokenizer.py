@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from polyreply.errors import DataError
+from polyreply.folders import building, check_target
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -172,6 +173,18 @@ def _train_byte_bpe(texts: Iterable[str], vocab_size: int) -> "Tokenizer":
     return tokenizer
 
 
+def save_tokenizer(tokenizer: "PreTrainedTokenizerBase", out: Path, *, overwrite: bool = False) -> None:
+    """Save a tokenizer into a folder that is complete or absent; `overwrite` replaces an earlier tokenizer only."""
+    check_tokenizer_target(out, overwrite)
+    with building(out, overwrite) as scratch:
+        tokenizer.save_pretrained(scratch / "out")
+
+
+def check_tokenizer_target(out: Path, overwrite: bool = False) -> None:
+    """Say at once, before any work, when a tokenizer may not be saved there."""
+    check_target(out, overwrite, made_by_us=lambda folder: (folder / "tokenizer.json").is_file())
+
+
 def load_tokenizer(name_or_folder: str | Path) -> "PreTrainedTokenizerBase":
     """Load the tokenizer of a Hugging Face model by its name, or one saved in a folder."""
     from transformers import AutoTokenizer
@@ -181,7 +194,7 @@ def load_tokenizer(name_or_folder: str | Path) -> "PreTrainedTokenizerBase":
     if looks_like_folder and not Path(name).is_dir():  # else the hub would be asked for it, with many retries
         raise DataError(f"no tokenizer at {name}: expected a folder with a tokenizer.json; check the path")
     try:
-        return AutoTokenizer.from_pretrained(name)
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # a missing file, a missing network and a broken JSON all raise their own kind
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DataError(

@@ -63,6 +63,23 @@ class Workspace:
         [[number]] = self.connection.execute(statement, list(values)).fetchall()
         return int(number or 0)
 
+    def merge_contexts(self) -> None:
+        """Makes one dialogue of the rows that have the same context, so that no split tears them apart."""
+        self.connection.execute(
+            "CREATE TEMP TABLE leaders AS SELECT dialogue, min(dialogue) OVER (PARTITION BY context_key) AS leader "
+            "FROM (SELECT DISTINCT dialogue, context_key FROM pairs)"
+        )
+        self.connection.execute(
+            "CREATE OR REPLACE TABLE pairs AS "
+            "SELECT pairs.* REPLACE (leader AS dialogue) FROM pairs JOIN leaders USING (dialogue)"
+        )
+        self.connection.execute(
+            "CREATE OR REPLACE TABLE dialogues AS SELECT leader AS dialogue, any_value(split) AS split, "
+            "string_agg(text, ' ' ORDER BY dialogue) AS text "
+            "FROM dialogues JOIN leaders USING (dialogue) GROUP BY leader"
+        )
+        self.connection.execute("DROP TABLE leaders")
+
     def draw(self, number: int, seed: int) -> IntArray:
         """So many dialogues, drawn at random, in the order they were drawn: the same for the same seed, anywhere."""
         drawn = self.connection.sql(
@@ -110,8 +127,11 @@ class Workspace:
     def dialogues_of(self, splits: list[Split] | None = None, batch_size: int = 20_000) -> Iterator[pa.RecordBatch]:
         """Number and text of each dialogue (of some splits), in input order, in batches."""
         names = ", ".join(f"'{split}'" for split in splits or ())
-        condition = f"WHERE split IN ({names})" if splits else ""
-        chosen = self.connection.cursor().sql(f"SELECT dialogue, text FROM dialogues {condition} ORDER BY dialogue")
+        condition = f"AND split IN ({names})" if splits else ""
+        chosen = self.connection.cursor().sql(
+            "SELECT dialogue, text FROM dialogues WHERE dialogue IN (SELECT dialogue FROM pairs) "
+            f"{condition} ORDER BY dialogue"
+        )
         yield from chosen.to_arrow_reader(batch_size)
 
     def write(self, split: Split, path: Path, group: bool) -> dict[str, Any]:
@@ -122,11 +142,12 @@ class Workspace:
                         THEN to_json(string_split(context, chr({ord(TURN_SEPARATOR)})))
                         ELSE to_json(context) END AS context,
                    list(response ORDER BY pair) AS responses
-                   {", list(act ORDER BY pair) AS acts" if acts else ""}
+                   {", CASE WHEN count(act) = count(*) THEN list(act ORDER BY pair) END AS acts" if acts else ""}
             FROM pairs WHERE split = '{split}'
             GROUP BY context{"" if group else ", row"} ORDER BY min(pair)"""
         plain = path.with_suffix("")
-        self.connection.execute(f"COPY ({statement}) TO '{plain}' (FORMAT json)")
+        quoted = str(plain).replace("'", "''")
+        self.connection.execute(f"COPY ({statement}) TO '{quoted}' (FORMAT json)")
         _compress(plain, path)
         rows = "count(DISTINCT context)" if group else "count(DISTINCT row)"
         [numbers] = self.connection.execute(

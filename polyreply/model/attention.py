@@ -1,8 +1,8 @@
 """Attention in which many rows share the keys and values of one context.
 
 Registered with Transformers under `SHARED_ATTENTION`, it is the stock scaled-dot-product attention except that
-- cross-attention of R rows over B contexts takes keys and values of B rows: the queries of the rows that share a context
-  stand side by side, so nothing is repeated in memory;
+- cross-attention of R rows over B contexts takes keys and values of B rows: the queries of the rows that share a
+  context stand side by side, so nothing is repeated in memory;
 - in decoder-only models the keys and values of the context (`prefix`) are shared in the same way, and each row's own
   tokens are attended to beside them.
 
@@ -49,9 +49,7 @@ def shared_attention(
     if rows is not None and not getattr(module, "is_causal", True):
         options.pop("position_bias", None)  # all zero in T5's cross-attention
         return _across(module, query, key, value, attention_mask, rows, options), None
-    result: tuple[Tensor, Tensor | None] = sdpa_attention_forward(
-        module, query, key, value, attention_mask, **options
-    )
+    result: tuple[Tensor, Tensor | None] = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     return result
 
 
@@ -85,7 +83,7 @@ def _with_prefix(
     share_past, share_own = share.split([past.shape[-1], own.shape[-1]], -1)
     weights = rows.to_grid(share_past).transpose(1, 2)
     from_past = (weights.flatten(2, 3) @ past_value).unflatten(2, weights.shape[2:4]).transpose(1, 2)
-    return (rows.from_grid(from_past) + share_own @ value).transpose(1, 2).contiguous()
+    return torch.transpose(rows.from_grid(from_past) + share_own @ value, 1, 2).contiguous()
 
 
 def _future(scores: Tensor) -> Tensor:

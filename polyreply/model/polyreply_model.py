@@ -1,7 +1,7 @@
 """The K-decoder model: a stock Transformers backbone, and what makes its K decoders differ.
 
-Legend: B contexts, S context tokens, R rows (one for each (context, decoder) pair, sorted by decoder), T response tokens,
-D model size, K decoders, V vocabulary, P positions.
+Legend: B contexts, S context tokens, R rows (one for each (context, decoder) pair, sorted by decoder), T response
+tokens, D model size, K decoders, V vocabulary, P positions.
 """
 
 import copy
@@ -64,9 +64,10 @@ class PolyReplyModel(PreTrainedModel):
         super().__init__(config)
         config.check()
         self.family = family_of(config.backbone["model_type"])
-        self.backbone = backbone if backbone is not None else _new_backbone(config)
-        for module in self.backbone.modules():
-            module._is_hf_initialized = True  # type: ignore[assignment]
+        self.backbone: Any = backbone if backbone is not None else _new_backbone(config)
+        modules: Iterator[Any] = self.backbone.modules()
+        for module in modules:
+            module._is_hf_initialized = True
             if hasattr(module, "config"):
                 module.config._attn_implementation = SHARED_ATTENTION
         self.router = Router()
@@ -77,7 +78,7 @@ class PolyReplyModel(PreTrainedModel):
         else:
             self._copy_decoders()
         self.prior = LearnedPrior(self.model_size, self.num_decoders) if config.prior == "learned" else None
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
     def from_backbone(cls, backbone: PreTrainedModel, **settings: Any) -> "PolyReplyModel":
@@ -85,7 +86,8 @@ class PolyReplyModel(PreTrainedModel):
         config = PolyReplyConfig(backbone=backbone.config.to_dict(), **settings)
         model = cls(config, backbone)
         model.generation_config = backbone.generation_config
-        return model.eval()
+        model.train(False)
+        return model
 
     @property
     def num_decoders(self) -> int:
@@ -204,7 +206,9 @@ class PolyReplyModel(PreTrainedModel):
     ) -> Tensor:
         """Logits (B, T, V) of `labels` (-100 where padded) under the decoder that `decoder_ids` gives each row."""
         if labels is None or decoder_ids is None:
-            raise PolyReplyError("expected labels and decoder_ids; to generate, use polyreply.decoding or PolyReply.reply")
+            raise PolyReplyError(
+                "expected labels and decoder_ids; to generate, use polyreply.decoding or PolyReply.reply"
+            )
         mask_BS = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         memory = self.encode(input_ids, mask_BS)
         order = torch.argsort(decoder_ids, stable=True)
@@ -213,7 +217,7 @@ class PolyReplyModel(PreTrainedModel):
         states_RTD = self.states(tokens_RT, rows, memory)
         segments = [(k, b * labels.shape[1], e * labels.shape[1]) for k, b, e in rows.segments]
         logits_RTV = self.logits(states_RTD.flatten(0, 1), segments).unflatten(0, labels.shape)
-        return logits_RTV[torch.argsort(order)]
+        return torch.index_select(logits_RTV, 0, torch.argsort(order))
 
     def shift(self, response_RT: Tensor, rows: Rows, memory: Memory) -> Tensor:
         """The tokens a decoder reads to predict a response: the response one place later."""
@@ -221,9 +225,7 @@ class PolyReplyModel(PreTrainedModel):
 
     def _init_weights(self, module: nn.Module) -> None:
         """Called by Transformers for modules that no checkpoint fills."""
-        if isinstance(module, AdapterStack):
-            module.reset_parameters()
-        elif isinstance(module, nn.Linear):
+        if isinstance(module, AdapterStack | nn.Linear):
             module.reset_parameters()
 
     def _insert_adapters(self) -> None:
@@ -293,7 +295,8 @@ class PolyReplyModel(PreTrainedModel):
                 past_key_values=cache,
                 use_cache=True,
             ).last_hidden_state
-        keys, values = zip(*((layer.keys, layer.values) for layer in cache.layers), strict=True)
+        layers: Any = cache.layers
+        keys, values = zip(*((layer.keys, layer.values) for layer in layers), strict=True)
         mask_BP = positions < (length_B - 1)[:, None]
         return Memory(mask_BS, states_BSD, Prefix(keys, values, mask_BP), last_B)
 

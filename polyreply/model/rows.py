@@ -6,6 +6,7 @@ Legend: R rows, one for each (context, decoder) pair; B contexts; K decoders.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -47,7 +48,7 @@ class Rows:
         for k, count in zip(found.tolist(), counts.tolist(), strict=True):
             segments.append((k, begin, begin + count))
             begin += count
-        assert all(a[0] < b[0] for a, b in zip(segments, segments[1:], strict=False)), "rows are not sorted by decoder"
+        assert all(a[0] < b[0] for a, b in pairwise(segments)), "rows are not sorted by decoder"
         return Rows(context_R, tuple(segments), num_contexts)
 
     def __len__(self) -> int:

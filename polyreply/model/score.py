@@ -1,9 +1,9 @@
 """How well each decoder explains each response: `nll_NK`, with bounded memory and without wasted work.
 
-The encoder runs once, cross-attention keys and values are shared by the K decoders, rows of similar length go together, and
-the vocabulary projection sees real tokens only, a chunk at a time.
+The encoder runs once, cross-attention keys and values are shared by the K decoders, rows of similar length go together,
+and the vocabulary projection sees real tokens only, a chunk at a time.
 
-Legend: N samples, K decoders, B samples of a chunk, R rows (sample, decoder), S and T tokens, P positions, D model size, V vocabulary.
+Legend: N samples, K decoders, R rows (sample, decoder), S and T tokens, P positions, D model size, V vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
@@ -66,7 +66,7 @@ def nll_NK(
     reduce: Reduce = "sum",
     limits: Limits | None = None,
 ) -> Tensor:
-    """−log p(response | z=k, context) for every sample and decoder (or some decoders), (N, K) in float32 (float64 for such a model).
+    """−log p(response | z=k, context) for every sample and decoder (or some decoders), (N, K), in float32 or better.
 
     Summed over the tokens of a response, or averaged. Whether dropout is on is up to the model's mode.
     """
@@ -126,7 +126,13 @@ def _backward_through(outputs: list[Tensor], leaves: list[Tensor]) -> None:
 
 
 def _backward_rows(
-    model: PolyReplyModel, samples: Samples, memory: Memory, rows: Rows, weights_R: Tensor, reduce: Reduce, limits: Limits
+    model: PolyReplyModel,
+    samples: Samples,
+    memory: Memory,
+    rows: Rows,
+    weights_R: Tensor,
+    reduce: Reduce,
+    limits: Limits,
 ) -> Tensor:
     """Backward of one chunk: the vocabulary's part in pieces, then once through the decoders."""
     mask_RT = samples.response_mask_NT[rows.context_R].bool()
