@@ -55,3 +55,53 @@ def _row(figures: dict[str, Any], prefix: str) -> list[Any]:
         100 * figures[f"{prefix}.exact_found"],
         "" if near is None else f"{100 * near:.1f}",
     ]
+
+
+@app.command()
+def score(
+    number: Annotated[int, typer.Option("--n", min=1, help="Samples to score.")] = 640,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of which the median counts.")] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Scoring all K decoders at once against a loop over decoders and the paper's authors' way (T5-small, K=10).
+
+    \b
+    Examples:
+      polyreply bench score
+      polyreply bench score --n 64 --repeats 1 --json
+    """
+    from polyreply.bench.score import bench_score
+    from polyreply.cli.display import progress_bar
+
+    with progress_bar() as notify:
+        figures = bench_score(number, repeats, min(number, 32), notify)
+    _print(figures, "Scoring", as_json)
+
+
+@app.command()
+def reply(
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of which the median counts.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Ten replies at once against K calls of generate, beam search and nucleus sampling (T5-small, K=10).
+
+    \b
+    Examples:
+      polyreply bench reply
+      polyreply bench reply --repeats 1 --json
+    """
+    from polyreply.bench.reply import bench_reply
+    from polyreply.cli.display import progress_bar
+
+    with progress_bar() as notify:
+        figures = bench_reply(repeats, notify)
+    _print(figures, "Replying", as_json)
+
+
+def _print(figures: dict[str, Any], title: str, as_json: bool) -> None:
+    from polyreply.cli.display import print_json, print_table
+
+    if as_json:
+        print_json(figures)
+    else:
+        print_table(title, ("figure", "value"), [[name, f"{value:.4g}"] for name, value in figures.items()])

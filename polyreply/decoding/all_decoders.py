@@ -40,12 +40,17 @@ def decode(
     *,
     decoders: Sequence[int] | None = None,
     generator: torch.Generator | None = None,
+    logits_processor: Sequence[Any] = (),
 ) -> list[list[Response]]:
-    """For each context the responses of all (or some) decoders, greedy unless the config says `do_sample`."""
+    """For each context the responses of all (or some) decoders, greedy unless the config says `do_sample`.
+
+    `logits_processor` are further constraints, as for Transformers' `generate`.
+    """
     chosen = list(range(model.num_decoders)) if decoders is None else list(decoders)
     memory = model.encode(context_BS, mask_BS)
     prompt_RT = None if model.family.encoder else context_BS.masked_fill(~mask_BS.bool(), 0)
     settings = decoding_of(config or model.backbone.generation_config, 1 if prompt_RT is None else prompt_RT.shape[1])
+    settings.processors.extend(logits_processor)
     run = _Run(model, memory, settings, Rows.grid(len(memory), chosen, device=context_BS.device), prompt_RT, generator)
     for _ in range(settings.max_new_tokens):
         if not len(run.rows):

@@ -1,0 +1,108 @@
+"""`polyreply bench score`: NLL of N responses under all K decoders, against the two obvious ways.
+
+- loop: a loop over decoders, batches of 64 samples in the order they come, padded to the longest of the batch;
+- authors: the same loop padded to 64 tokens, with one cross-entropy call for each sample, as the paper's authors do.
+Both encode once. All use the same weights, type, threads and attention kernel.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from polyreply.bench.t5_small import natural_samples, t5_small
+from polyreply.bench.timing import medians, peak_growth
+from polyreply.model.polyreply_model import PolyReplyModel
+from polyreply.model.score import Samples, nll_NK
+from polyreply.progress import Notify
+
+BATCH, PADDED = 64, 64
+CURVE = (1, 5, 10, 20, 40)
+
+
+def bench_score(number: int, repeats: int, curve_number: int, notify: Notify) -> dict[str, Any]:
+    """Ratios at K=10 under stable names, and seconds per K."""
+    samples = natural_samples(number)
+    model = t5_small(10)
+    notify("speed", 0.0)
+    seconds = medians({name: partial(run, model, samples) for name, run in _WAYS.items()}, repeats)
+    notify("memory", 0.5)
+    memory = {name: peak_growth(partial(_memory_of, name, number)) for name in ("ours", "loop")}
+    figures: dict[str, Any] = {
+        "score.n": number,
+        **{f"score.{name}_seconds": value for name, value in seconds.items()},
+        "score.vs_loop": seconds["loop"] / seconds["ours"],
+        "score.vs_authors": seconds["authors"] / seconds["ours"],
+        "score.memory_mb": memory["ours"],
+        "score.loop_memory_mb": memory["loop"],
+        "score.memory_vs_loop": memory["ours"] / memory["loop"],
+    }
+    few = natural_samples(curve_number)
+    for place, num_decoders in enumerate(CURVE):
+        notify(f"K = {num_decoders}", 0.6 + 0.4 * place / len(CURVE))
+        one = t5_small(num_decoders)
+        figures[f"score.k{num_decoders}_seconds"] = medians({"ours": partial(nll_NK, one, few)}, 1)["ours"]
+    return figures
+
+
+def _memory_of(name: str, number: int, begin: Callable[[], None]) -> None:
+    model, samples = t5_small(10), natural_samples(number)
+    nll_NK(model, samples.select(torch.arange(2)))  # one-time costs of the libraries
+    begin()
+    _WAYS[name](model, samples)
+
+
+@torch.no_grad()
+def loop_nll(model: PolyReplyModel, samples: Samples) -> Tensor:
+    """A loop over decoders with dynamic padding."""
+    columns: list[list[Tensor]] = [[] for _ in range(model.num_decoders)]
+    for batch, states, mask in _encoded(model, samples, None):
+        for k, column in enumerate(columns):
+            logits, labels = _decoder_logits(model, k, batch, states, mask)
+            token_nll = cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="none")
+            column.append(token_nll.view(labels.shape).sum(1))
+    return torch.stack([torch.cat(column) for column in columns], 1)
+
+
+@torch.no_grad()
+def authors_nll(model: PolyReplyModel, samples: Samples) -> Tensor:
+    """The same loop padded to 64 tokens, one cross-entropy call for each sample."""
+    columns: list[list[Tensor]] = [[] for _ in range(model.num_decoders)]
+    for batch, states, mask in _encoded(model, samples, PADDED):
+        for k, column in enumerate(columns):
+            logits, labels = _decoder_logits(model, k, batch, states, mask)
+            pairs = zip(logits, labels, strict=True)
+            nll = [cross_entropy(one, label, ignore_index=-100, reduction="sum") for one, label in pairs]
+            column.append(torch.stack(nll))
+    return torch.stack([torch.cat(column) for column in columns], 1)
+
+
+def _encoded(model: PolyReplyModel, samples: Samples, length: int | None) -> Any:
+    """Batches in the order they come, each with its encoder states: the encoder runs once."""
+    for index in torch.arange(len(samples)).split(BATCH):
+        batch = samples.select(index) if length is None else _padded(samples, index, length)
+        mask = batch.context_mask_NS.long()
+        yield batch, model.backbone.encoder(input_ids=batch.context_NS, attention_mask=mask).last_hidden_state, mask
+
+
+def _padded(samples: Samples, index: Tensor, length: int) -> Samples:
+    parts = (samples.context_NS, samples.context_mask_NS, samples.response_NT, samples.response_mask_NT)
+    return Samples(*(torch.nn.functional.pad(part[index], (0, length - part.shape[1])) for part in parts))
+
+
+def _decoder_logits(
+    model: PolyReplyModel, k: int, batch: Samples, states: Tensor, mask: Tensor
+) -> tuple[Tensor, Tensor]:
+    labels = batch.response_NT.masked_fill(~batch.response_mask_NT.bool(), -100)
+    with model.as_decoder(k) as backbone:
+        return backbone(encoder_outputs=(states,), attention_mask=mask, labels=labels).logits, labels
+
+
+_WAYS: dict[str, Callable[[PolyReplyModel, Samples], Tensor]] = {
+    "ours": nll_NK,
+    "loop": loop_nll,
+    "authors": authors_nll,
+}

@@ -1,0 +1,46 @@
+"""Medians of several runs, with the alternatives taking turns so that a slow moment of the machine hits them all."""
+
+import multiprocessing
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def medians(alternatives: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """Median seconds of each alternative over `repeats` rounds, after one round that is not counted."""
+    seconds: dict[str, list[float]] = {name: [] for name in alternatives}
+    for round_number in range(repeats + 1):
+        for name, run in alternatives.items():
+            begin = time.perf_counter()
+            run()
+            if round_number:
+                seconds[name].append(time.perf_counter() - begin)
+    return {name: statistics.median(found) for name, found in seconds.items()}
+
+
+def peak_growth(work: Callable[[Callable[[], None]], None]) -> float:
+    """Megabytes by which the peak memory of a process of its own grows while it works.
+
+    `work` sets up and then calls its argument at the point from which on memory counts.
+    """
+    context = multiprocessing.get_context("spawn")
+    queue: Any = context.Queue()
+    process = context.Process(target=_measure, args=(work, queue))
+    process.start()
+    grown: float = queue.get()
+    process.join()
+    return grown
+
+
+def _measure(work: Callable[[Callable[[], None]], None], queue: Any) -> None:
+    before: list[float] = []
+    work(lambda: before.append(_peak_mb()))
+    queue.put(_peak_mb() - before[0])
+
+
+def _peak_mb() -> float:
+    scale = 1 << 20 if sys.platform == "darwin" else 1 << 10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale
