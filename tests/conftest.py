@@ -42,6 +42,6 @@ def polyreply():
     def run(*arguments, **options) -> subprocess.CompletedProcess:
         environment = {**os.environ, "COLUMNS": "160", **options.pop("env", {})}
         command = [sys.executable, "-m", "polyreply", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, **options)
+        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900, **options)
 
     return run

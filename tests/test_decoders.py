@@ -1,5 +1,7 @@
 """All K decoders in one pass against Transformers' `generate`, once per decoder."""
 
+import copy
+
 import pytest
 import tiny
 import torch
@@ -153,3 +155,33 @@ def test_rows_that_ended_leave_the_batch():
     handle.remove()
     assert sum(rows) == sum(len(response.tokens) for row in replies for response in row)
     assert rows[0] == 20 and rows[-1] < 20
+
+
+@pytest.mark.parametrize("name, settings", tiny.VARIANTS, ids=IDS)
+def test_float32_differs_only_where_the_choice_is_a_tie(name, settings):
+    """Packed weights and other orders of summation may only flip a choice between two nearly equal tokens."""
+    model, samples = tiny.model(name, num_decoders=4, dtype=torch.float32, **settings), tiny.samples()
+    replies = decode(model, samples.context_NS, samples.context_mask_NS, config())
+    exact = model.double()
+    for k in range(4):
+        for row, expected in enumerate(stock_generate(exact, samples, k)):
+            found = replies[row][k].tokens
+            if found != expected:
+                place = next(i for i, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b)
+                prefix = torch.tensor([[*expected[:place], 0]])
+                alone = samples.select(torch.tensor([row]))
+                logits = exact(alone.context_NS, alone.context_mask_NS, torch.tensor([k]), prefix)[0, -1]
+                best, second = logits.topk(2).values
+                assert best - second < 1e-4
+
+
+def test_packed_weights_follow_a_change_of_the_weights():
+    model, samples = tiny.model("t5", dtype=torch.float32), tiny.samples()
+    before = decode(model, samples.context_NS, samples.context_mask_NS, config())
+    with torch.no_grad():
+        for parameter in model.decoders[0].parameters():
+            parameter.mul_(-1.3)
+    after = decode(model, samples.context_NS, samples.context_mask_NS, config())
+    fresh = decode(copy.deepcopy(model), samples.context_NS, samples.context_mask_NS, config())
+    assert after == fresh != before
+    assert not any("forward" in vars(module) for module in model.modules())

@@ -1,6 +1,7 @@
 """What tokenising a prepared corpus gives: lengths, truncations and the share of padding, for each split."""
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,13 +29,17 @@ def split_files(data: Path) -> dict[str, Path]:
     return files
 
 
-def texts_of(path: Path) -> Iterator[str]:
-    """The turns and responses of a file: what a tokenizer is trained on.
+def texts_of(path: Path, most: int = 50_000) -> Iterator[str]:
+    """The turns and responses of a file, at most so many: what a tokenizer is trained on.
 
     In a conversation the answer to one row is the context of the next; it is given once.
     """
-    before: tuple[str, ...] = ()
+    return islice(_all_texts(path), most)
+
+
+def _all_texts(path: Path) -> Iterator[str]:
     bad_rows = BadRows(True, "fix it, or clean the file with `polyreply prepare`")
+    before: tuple[str, ...] = ()
     for dialogue in read_dialogues(path, bad_rows=bad_rows):
         yield from (turn for turn in dialogue.context if turn not in before)
         yield from dialogue.responses

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from polyreply.decoding.cache import RowCaches
+from polyreply.decoding.packed import packed
 from polyreply.decoding.settings import Decoding, decoding_of
 from polyreply.model.polyreply_model import Memory, PolyReplyModel
 from polyreply.model.rows import Rows
@@ -52,10 +53,11 @@ def decode(
     settings = decoding_of(config or model.backbone.generation_config, 1 if prompt_RT is None else prompt_RT.shape[1])
     settings.processors.extend(logits_processor)
     run = _Run(model, memory, settings, Rows.grid(len(memory), chosen, device=context_BS.device), prompt_RT, generator)
-    for _ in range(settings.max_new_tokens):
-        if not len(run.rows):
-            break
-        run.step()
+    with packed(model):
+        for _ in range(settings.max_new_tokens):
+            if not len(run.rows):
+                break
+            run.step()
     run.finish()
     order = {k: place for place, k in enumerate(chosen)}
     replies: list[list[Response]] = [[] for _ in range(len(memory))]
