@@ -1,11 +1,10 @@
 """Medians of several runs, with the alternatives taking turns so that a slow moment of the machine hits them all."""
 
 import multiprocessing
-import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 
@@ -22,7 +21,7 @@ def medians(alternatives: Mapping[str, Callable[[], Any]], repeats: int) -> dict
 
 
 def peak_growth(work: Callable[[Callable[[], None]], None]) -> float:
-    """Megabytes by which the peak memory of a process of its own grows while it works.
+    """Megabytes by which the peak memory of a process of its own grows while it works (Linux only).
 
     `work` sets up and then calls its argument at the point from which on memory counts.
     """
@@ -37,10 +36,16 @@ def peak_growth(work: Callable[[Callable[[], None]], None]) -> float:
 
 def _measure(work: Callable[[Callable[[], None]], None], queue: Any) -> None:
     before: list[float] = []
-    work(lambda: before.append(_peak_mb()))
-    queue.put(_peak_mb() - before[0])
+    work(lambda: before.append(_forget_peak()))
+    queue.put(_status_mb("VmHWM") - before[0])
 
 
-def _peak_mb() -> float:
-    scale = 1 << 20 if sys.platform == "darwin" else 1 << 10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale
+def _forget_peak() -> float:
+    """Makes the kernel count the peak anew; the megabytes in use now."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _status_mb("VmRSS")
+
+
+def _status_mb(name: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(name))

@@ -6,6 +6,15 @@ from typing import Any
 
 import typer
 
+_interrupted = False
+
+
+def interrupt(number: int, frame: object) -> None:
+    """Answers Ctrl-C. Python loses an exception raised inside a finaliser, so the next progress raises it again."""
+    global _interrupted
+    _interrupted = True
+    raise KeyboardInterrupt
+
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[str, float], None]]:
@@ -21,7 +30,13 @@ def progress_bar() -> Iterator[Callable[[str, float], None]]:
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("starting", total=1.0)
-        yield lambda stage, share: progress.update(task, description=stage, completed=share)
+
+        def notify(stage: str, share: float) -> None:
+            if _interrupted:
+                raise KeyboardInterrupt
+            progress.update(task, description=stage, completed=share)
+
+        yield notify
 
 
 def print_json(value: Any) -> None:
