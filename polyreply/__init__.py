@@ -3,16 +3,33 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from polyreply.api import PolyReply, Reply
     from polyreply.data.dialogue import Dialogue
     from polyreply.data.prepare import PrepareConfig, prepare
     from polyreply.data.read import read_dialogues
+    from polyreply.model.config import PolyReplyConfig
+    from polyreply.model.polyreply_model import PolyReplyModel
 
 __version__ = "0.1.0"
-__all__ = ["Dialogue", "PrepareConfig", "__version__", "prepare", "read_dialogues"]
+__all__ = [
+    "Dialogue",
+    "PolyReply",
+    "PolyReplyConfig",
+    "PolyReplyModel",
+    "PrepareConfig",
+    "Reply",
+    "__version__",
+    "prepare",
+    "read_dialogues",
+]
 
 _HOMES = {
     "Dialogue": "polyreply.data.dialogue",
+    "PolyReply": "polyreply.api",
+    "PolyReplyConfig": "polyreply.model.config",
+    "PolyReplyModel": "polyreply.model.polyreply_model",
     "PrepareConfig": "polyreply.data.prepare",
+    "Reply": "polyreply.api",
     "prepare": "polyreply.data.prepare",
     "read_dialogues": "polyreply.data.read",
 }

@@ -11,7 +11,17 @@ from polyreply import __version__
 from polyreply.cli import reference
 
 DOCS = Path(__file__).parent.parent / "docs"
-VERBS = [[], ["demo"], ["prepare"], ["tokenize"], ["bench"], ["bench", "data"]]
+VERBS = [
+    [],
+    ["demo"],
+    ["prepare"],
+    ["reply"],
+    ["tokenize"],
+    ["bench"],
+    ["bench", "data"],
+    ["bench", "score"],
+    ["bench", "reply"],
+]
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from polyreply import __version__
-from polyreply.cli import bench, demo, prepare, tokenize
+from polyreply.cli import bench, demo, display, prepare, reply, tokenize
 from polyreply.errors import PolyReplyError
 
 app = typer.Typer(
@@ -43,6 +43,7 @@ def _options(
 
 app.command(name="demo")(demo.demo)
 app.command(name="prepare")(prepare.prepare)
+app.command(name="reply")(reply.reply)
 app.command(name="tokenize")(tokenize.tokenize)
 app.add_typer(bench.app, name="bench")
 
@@ -50,6 +51,7 @@ app.add_typer(bench.app, name="bench")
 def run() -> None:
     """Runs the command line; a mistake of the user's becomes one clear line and exit status 2."""
     signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, display.interrupt)
     try:
         app()
     except SystemExit as end:

@@ -12,13 +12,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, DynamicCache, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    DynamicCache,
+    PreTrainedModel,
+)
 
 from polyreply.errors import PolyReplyError
 from polyreply.model.adapters import AdapterStack, Router
 from polyreply.model.attention import SHARED_ATTENTION, Prefix
 from polyreply.model.config import PolyReplyConfig
 from polyreply.model.families import family_of, part
+from polyreply.model.pretrained import load_checked
 from polyreply.model.prior import LearnedPrior, mean_pool
 from polyreply.model.rows import OneDecoder, Rows
 
@@ -67,7 +75,8 @@ class PolyReplyModel(PreTrainedModel):
         self.backbone: Any = backbone if backbone is not None else _new_backbone(config)
         modules: Iterator[Any] = self.backbone.modules()
         for module in modules:
-            module._is_hf_initialized = True
+            if backbone is not None:
+                module._is_hf_initialized = True  # else Transformers has still to fill buffers that no file holds
             if hasattr(module, "config"):
                 module.config._attn_implementation = SHARED_ATTENTION
         self.router = Router()
@@ -88,6 +97,28 @@ class PolyReplyModel(PreTrainedModel):
         model.generation_config = backbone.generation_config
         model.train(False)
         return model
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *arguments: Any, **options: Any) -> Any:
+        """As everywhere in Transformers, from safetensors only; what does not fit is one clear error."""
+        with_info = options.pop("output_loading_info", False)
+        model, info = load_checked(super().from_pretrained, pretrained_model_name_or_path, *arguments, **options)
+        return (model, info) if with_info else model
+
+    @classmethod
+    def can_generate(cls) -> bool:
+        """Tells Transformers to save a generation config with the model."""
+        return True
+
+    @property
+    def generation_config(self) -> Any:
+        """How to decode unless told otherwise: the backbone's, so that there is one."""
+        return self.backbone.generation_config
+
+    @generation_config.setter
+    def generation_config(self, config: Any) -> None:
+        if "backbone" in self._modules:  # Transformers sets a default one before there is a backbone
+            self.backbone.generation_config = config
 
     @property
     def num_decoders(self) -> int:
@@ -331,3 +362,7 @@ def _pad_right(context_BS: Tensor, mask_BS: Tensor) -> tuple[Tensor, Tensor]:
     """Moves the padding of each row to its right end."""
     order = torch.argsort(mask_BS.long(), dim=1, descending=True, stable=True)
     return context_BS.gather(1, order), mask_BS.gather(1, order)
+
+
+AutoConfig.register(PolyReplyConfig.model_type, PolyReplyConfig, exist_ok=True)
+AutoModel.register(PolyReplyConfig, PolyReplyModel, exist_ok=True)

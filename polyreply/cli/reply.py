@@ -1,0 +1,203 @@
+"""`polyreply reply`."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from polyreply.errors import PolyReplyError
+
+if TYPE_CHECKING:
+    from polyreply.api import PolyReply, Reply
+    from polyreply.cli.reply_file import Job
+
+_HELLO = "A chat: the most likely reply becomes the model's turn. /new begins anew, /quit leaves."
+
+
+def reply(
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TEXT", help="Messages; without any, lines of standard input, or a chat when that is a terminal."
+        ),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="A model folder, or a name on the Hugging Face hub.")] = None,
+    decode: Annotated[str, typer.Option(help="decoders, beam, nucleus or diverse-beam.")] = "decoders",
+    k: Annotated[int | None, typer.Option("-k", help="Replies for each message: all decoders, or 10.")] = None,
+    m: Annotated[int | None, typer.Option("-m", help="Show only so many of them, the most diverse.")] = None,
+    input: Annotated[Path | None, typer.Option("--input", "-i", help="A dialogue file to reply to.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The responses file to write; .gz compresses it.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output, begun or finished.")] = False,
+    context_turns: Annotated[int, typer.Option(min=1, help="Most turns of context from a conversation.")] = 1,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Most tokens of a reply.")] = None,
+    no_repeat_ngram_size: Annotated[int | None, typer.Option(help="No run of so many tokens twice in a reply.")] = None,
+    sample: Annotated[bool, typer.Option("--sample", help="Sample from each decoder, instead of greedy.")] = False,
+    temperature: Annotated[float | None, typer.Option(help="With --sample: below 1 is safer, above 1 wilder.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="With --sample or nucleus: the share of likely tokens.")] = None,
+    seed: Annotated[int, typer.Option(help="Decides what sampling draws.")] = 0,
+    batch_size: Annotated[int, typer.Option(min=1, help="Messages decoded together.")] = 16,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")] = "auto",
+    dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16; as saved, if not given.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: one row of a responses file per line.")] = False,
+) -> None:
+    """K different replies to each message, one from each decoder.
+
+    With --input and --output it replies to a whole dialogue file; an interrupted run goes on when it is started again.
+
+    \b
+    Examples:
+      polyreply reply "I finally passed my driving test!" --model runs/demo/model
+      polyreply reply --model runs/demo/model
+      cat messages.txt | polyreply reply --model runs/demo/model --json
+      polyreply reply -i data/valid.jsonl.gz -o responses.jsonl --model runs/demo/model
+      polyreply reply "How are you?" --model runs/demo/model --decode nucleus -k 5
+    """
+    fields: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "no_repeat_ngram_size": no_repeat_ngram_size,
+        "do_sample": sample or None,
+        "temperature": temperature,
+        "top_p": top_p,
+    }
+    options: dict[str, Any] = {"decode": decode, "k": k, "m": m, "seed": seed}
+    options |= {name: value for name, value in fields.items() if value is not None}
+    job = _job(texts, input, output, options, context_turns, batch_size, overwrite)
+    if model is None:
+        raise PolyReplyError("no model is shipped with this version yet; name one with --model")
+    loaded = _load(model, device, dtype)
+    if job is not None:
+        _reply_to_file(loaded, job, model, as_json)
+    elif not texts and sys.stdin.isatty():
+        chat(loaded, options)
+    else:
+        _print_replies(loaded, texts or _lines(sys.stdin), options, batch_size, as_json)
+
+
+def chat(
+    model: "PolyReply", options: dict[str, Any], ask: Callable[[str], str] = input, say: Callable[[str], None] = print
+) -> list[str]:
+    """Talks until /quit or the end of the input, and returns the turns of the last conversation."""
+    turns: list[str] = []
+    say(_HELLO)
+    while True:
+        try:
+            message = ask("you> ").strip()
+        except EOFError:
+            say("")
+            return turns
+        if message == "/quit":
+            return turns
+        if message == "/new":
+            turns = []
+        elif message:
+            turns += _turn(model, (*turns, message), options, say)
+
+
+def _turn(
+    model: "PolyReply", turns: tuple[str, ...], options: dict[str, Any], say: Callable[[str], None]
+) -> tuple[str, ...]:
+    """Shows all replies; what the user said and what is taken as the model's answer, or nothing if it has none."""
+    replies = model.reply(turns, **{**options, "seed": options.get("seed", 0) + len(turns)})
+    said = [one for one in replies if one.text]
+    if not said:
+        say("(no decoder has anything to say to that)")
+        return ()
+    taken = max(said, key=lambda one: one.logprob)
+    print_replies("", replies, ranked=options.get("decode", "decoders") != "decoders")
+    say(f"bot> {taken.text}")
+    return turns[-1], taken.text
+
+
+def print_replies(title: str, replies: "Sequence[Reply]", *, ranked: bool = False) -> None:
+    """A table for people."""
+    from polyreply.cli.display import print_table
+
+    headings = ("place" if ranked else "decoder", "log-probability", "reply")
+    print_table(title, headings, [(one.decoder, one.logprob, one.text) for one in replies])
+
+
+def _job(
+    texts: list[str] | None,
+    input: Path | None,
+    output: Path | None,
+    options: dict[str, Any],
+    context_turns: int,
+    batch_size: int,
+    overwrite: bool,
+) -> "Job | None":
+    """The work on files, if that is what was asked for."""
+    if input is None and output is None:
+        return None
+    if input is None or output is None:
+        raise PolyReplyError("--input and --output go together: name the dialogue file and the file to write")
+    if texts:
+        raise PolyReplyError("expected messages or --input, found both; leave out one of them")
+    from polyreply.cli.reply_file import Job
+
+    job = Job(input, output, options, context_turns, batch_size, overwrite)
+    job.check()
+    return job
+
+
+def _load(name: str, device: str, dtype: str | None) -> "PolyReply":
+    from polyreply.cli.display import progress_bar
+
+    with progress_bar() as notify:
+        notify("loading the model", 0.0)
+        from transformers.utils import logging
+
+        from polyreply.api import PolyReply
+
+        logging.disable_progress_bar()
+        return PolyReply.from_pretrained(name, device=device, dtype=dtype)
+
+
+def _reply_to_file(model: "PolyReply", job: "Job", name: str, as_json: bool) -> None:
+    from polyreply.cli.display import print_json, progress_bar
+    from polyreply.cli.reply_file import reply_to_file
+    from polyreply.data.records import BadRows
+
+    bad_rows = BadRows()
+    with progress_bar() as notify:
+        report = reply_to_file(model, job, model_name=name, bad_rows=bad_rows, notify=notify)
+    if bad_rows.count:
+        first = bad_rows.first[0]
+        typer.echo(
+            f"{bad_rows.count} bad rows were left out; the first: line {first['line']}, {first['reason']}", err=True
+        )
+    if as_json:
+        print_json(report)
+    else:
+        resumed = f", {report['resumed_after']:,} of them by an earlier run" if report["resumed_after"] else ""
+        typer.echo(f"{report['rows']:,} rows written to {report['output']}{resumed}")
+
+
+def _print_replies(
+    model: "PolyReply", texts: Iterable[str], options: dict[str, Any], batch_size: int, as_json: bool
+) -> None:
+    """Batch by batch, as the messages come."""
+    import json
+
+    from polyreply.cli.reply_file import response_row
+
+    messages, done = iter(texts), 0
+    while batch := list(islice(messages, batch_size)):
+        found = model.reply(batch, **{**options, "seed": options["seed"] + done})
+        done += len(batch)
+        for text, replies in zip(batch, found, strict=True):
+            if as_json:
+                typer.echo(json.dumps(response_row((text,), replies), ensure_ascii=False))
+            else:
+                print_replies(text, replies, ranked=options["decode"] != "decoders")
+    if not done:
+        raise PolyReplyError("expected a message as an argument or lines on standard input, found none")
+
+
+def _lines(stream: Iterable[str]) -> Iterator[str]:
+    """Messages of a stream, one on each line that is not empty."""
+    return (line.strip() for line in stream if line.strip())

@@ -1,0 +1,66 @@
+"""A few out of K responses: the single most likely one, or m that differ."""
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+
+import pyarrow as pa
+
+from polyreply.data.overlap import tokens as words_of
+from polyreply.decoding.all_decoders import Response
+from polyreply.errors import PolyReplyError
+
+
+def most_likely(responses: Sequence[Response], *, per_token: bool = False) -> Response:
+    """The response with the largest log-probability, in all or per token; of equal ones, the first."""
+    if not responses:
+        raise PolyReplyError("expected at least one response to choose from, found none")
+    return max(responses, key=lambda found: found.logprob / max(1, len(found.tokens)) if per_token else found.logprob)
+
+
+def diverse_subset(
+    responses: Sequence[str] | Sequence[Sequence[Hashable]], m: int, *, logprobs: Sequence[float] | None = None
+) -> list[int]:
+    """The places of m diverse responses, in the order they are taken; of all, if there are no more than m.
+
+    Greedy max-min selection: first the most likely response, then again and again the one whose largest similarity with
+    those taken is smallest. Of equally similar ones the more likely is taken (without `logprobs`, the earlier), but a
+    response equal to one taken comes after all that are not. So the first m of m+1 are the choice of m.
+
+    Responses are texts, compared by their lower-cased words without punctuation, or lists of tokens.
+    """
+    if m < 1:
+        raise PolyReplyError(f"m must be 1 or more, found {m}")
+    if logprobs is not None and len(logprobs) != len(responses):
+        raise PolyReplyError(
+            f"expected one log-probability for each of {len(responses)} responses, found {len(logprobs)}"
+        )
+    tokens = _token_lists(responses)
+    likelier = sorted(range(len(tokens)), key=lambda place: -logprobs[place] if logprobs is not None else 0.0)
+    bags = [Counter(found) for found in tokens]
+    closest, repeats = [0.0] * len(tokens), [False] * len(tokens)
+    taken: list[int] = []
+    while likelier and len(taken) < m:
+        chosen = min(likelier, key=lambda place: (repeats[place], closest[place]))
+        likelier.remove(chosen)
+        taken.append(chosen)
+        for place in likelier:
+            closest[place] = max(closest[place], similarity(bags[place], bags[chosen]))
+            repeats[place] |= tokens[place] == tokens[chosen]
+    return taken
+
+
+def similarity(a: Counter[Hashable], b: Counter[Hashable]) -> float:
+    """Unigram F1, 2·|A∩B| / (|A|+|B|) on token multisets: 0 for nothing in common, 1 for the same tokens."""
+    size = a.total() + b.total()
+    return 2 * (a & b).total() / size if size else 1.0
+
+
+def _token_lists(responses: Sequence[str] | Sequence[Sequence[Hashable]]) -> list[tuple[Hashable, ...]]:
+    texts = [found for found in responses if isinstance(found, str)]
+    if not texts:
+        return [tuple(found) for found in responses]
+    if len(texts) != len(responses):
+        raise PolyReplyError(
+            f"expected texts only or lists of tokens only, found {len(texts)} of {len(responses)} texts"
+        )
+    return [tuple(found) for found in words_of(pa.array(texts, pa.string())).to_pylist()]
