@@ -1,0 +1,103 @@
+"""The architectures: sizes, initialisation, priors, and one forward for any mixture of decoders."""
+
+import copy
+
+import pytest
+import tiny
+import torch
+from transformers import T5Config
+
+from polyreply.errors import PolyReplyError
+from polyreply.model.config import PolyReplyConfig
+from polyreply.model.polyreply_model import PolyReplyModel
+from polyreply.model.rows import Rows
+
+T5_SMALL = {"vocab_size": 32128, "d_model": 512, "d_ff": 2048, "num_layers": 6, "num_heads": 8}
+
+
+@pytest.mark.parametrize(
+    "settings, parameters",
+    [
+        ({}, 107_830_784),
+        ({"adapter_sites": "layer"}, 76_281_344),
+        ({"architecture": "multi-decoder"}, 287_088_896),
+        ({"architecture": "multi-decoder", "copy_embeddings": True}, 451_584_256),
+    ],
+)
+def test_parameter_counts_of_t5_small_with_ten_decoders(settings, parameters):
+    with torch.device("meta"):
+        config = PolyReplyConfig(backbone=T5Config(decoder_start_token_id=0, **T5_SMALL).to_dict(), **settings)
+        model = PolyReplyModel(config)
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+
+
+def start(name, **settings):
+    torch.manual_seed(3)
+    return PolyReplyModel.from_backbone(copy.deepcopy(tiny.backbone(name)), num_decoders=3, **settings).double()
+
+
+@pytest.mark.parametrize("name", tiny.BACKBONES)
+def test_decoders_start_near_each_other_but_not_equal(name):
+    samples = tiny.samples()
+    near, far = start(name), start(name, adapter_init="linear")
+
+    def logits(model, k):
+        ids = torch.full((len(samples),), k)
+        return model(samples.context_NS, samples.context_mask_NS, ids, samples.response_NT).detach()
+
+    spread = (logits(near, 0) - logits(near, 1)).abs().max()
+    assert 0 < spread < 0.05
+    assert (logits(far, 0) - logits(far, 1)).abs().max() > 5 * spread
+
+
+@pytest.mark.parametrize("name, settings", tiny.VARIANTS)
+def test_rows_of_any_decoder_in_any_order(name, settings):
+    model, samples = tiny.model(name, **settings), tiny.samples()
+    ids = torch.tensor([2, 0, 1, 2, 0])
+    mixed = model(samples.context_NS, samples.context_mask_NS, ids, samples.response_NT)
+    for row, k in enumerate(ids.tolist()):
+        everyone = model(samples.context_NS, samples.context_mask_NS, torch.full((5,), k), samples.response_NT)
+        real = samples.response_mask_NT[row]
+        torch.testing.assert_close(mixed[row][real], everyone[row][real])
+
+
+@pytest.mark.parametrize("name", tiny.BACKBONES)
+def test_priors(name):
+    samples = tiny.samples()
+    uniform, learned = tiny.model(name), tiny.model(name, prior="learned")
+    memory = uniform.encode(samples.context_NS, samples.context_mask_NS)
+    torch.testing.assert_close(uniform.log_prior(memory).exp(), torch.full((5, 3), 1 / 3))
+    log_prior = learned.log_prior(learned.encode(samples.context_NS, samples.context_mask_NS))
+    torch.testing.assert_close(log_prior.exp().sum(1), torch.ones(5))
+    assert log_prior.std(0).max() > 1e-4, "the prior does not depend on the context"
+
+
+def test_what_stage_two_trains_and_what_it_freezes():
+    for name, settings in tiny.VARIANTS:
+        model = tiny.model(name, prior="learned", **settings)
+        own = {id(parameter) for parameter in model.decoder_parameters()}
+        shared = {id(parameter) for parameter in model.shared_parameters()}
+        assert not own & shared
+        assert own | shared == {id(parameter) for parameter in model.parameters()}
+        assert {id(parameter) for parameter in model.prior.parameters()} <= own
+
+
+def test_what_does_not_fit_is_one_clear_line():
+    with pytest.raises(PolyReplyError, match="multi-decoder needs an encoder-decoder backbone"):
+        tiny.model("gpt2", architecture="multi-decoder")
+    with pytest.raises(PolyReplyError, match="num_decoders must be 1 or more, found 0"):
+        tiny.model("t5", num_decoders=0)
+    with pytest.raises(PolyReplyError, match="expected a backbone of one of the architectures"):
+        PolyReplyConfig(backbone={"model_type": "bert"})
+    with pytest.raises(PolyReplyError, match="expected labels and decoder_ids"):
+        tiny.model("t5")(torch.tensor([[3]]))
+
+
+def test_grids_and_pairs_give_back_what_goes_in():
+    grid = Rows.grid(3, [0, 2])
+    values = torch.arange(6.0)[:, None]
+    torch.testing.assert_close(grid.from_grid(grid.to_grid(values)), values)
+    kept = grid.keep(torch.tensor([True, False, True, False, True, True]))
+    assert kept.context_R.tolist() == [0, 2, 1, 2] and kept.segments == ((0, 0, 2), (2, 2, 4))
+    assert kept.num_slots == 2
+    torch.testing.assert_close(kept.from_grid(kept.to_grid(values[:4])), values[:4])
