@@ -80,6 +80,7 @@ class PolyReply:
         **settings: Any,
     ) -> "PolyReply":
         """K untrained decoders on a backbone, by its name or loaded; the settings are those of `PolyReplyConfig`."""
+        name = str(backbone) if isinstance(backbone, str | Path) else None
         if isinstance(backbone, str | Path):
             backbone, found = load_backbone(backbone, dtype=dtype)
             tokenizer = found if tokenizer is None else tokenizer
@@ -88,6 +89,8 @@ class PolyReply:
         if tokenizer is None:
             raise PolyReplyError("expected a tokenizer, found none with the backbone; pass one as the second argument")
         model = PolyReplyModel.from_backbone(backbone, **settings)
+        if name is not None:
+            model.config.backbone["_name_or_path"] = name
         model.config.backbone["_name_or_path"] = backbone_name(model)  # a folder's path means nothing elsewhere
         return cls(model, tokenizer)
 
