@@ -16,7 +16,7 @@ demo: $(STAMP)
 	$(BIN)/polyreply demo --out runs/demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow

@@ -15,6 +15,7 @@ hypothesis.settings.register_profile("polyreply", deadline=None)
 hypothesis.settings.load_profile("polyreply")
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side, and tiny models gain nothing from threads
 
 
 @pytest.fixture(autouse=True)
