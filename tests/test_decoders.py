@@ -14,7 +14,7 @@ from polyreply.model.score import Samples, nll_NK
 IDS = [f"{name}-{'-'.join(map(str, settings.values()))}" for name, settings in tiny.VARIANTS]
 
 
-ENDS = [tiny.EOS, *range(5, tiny.VOCABULARY, 6)]
+ENDS = [tiny.EOS, *range(5, tiny.VOCABULARY, 5)]
 """Several tokens end a reply, so that greedy replies of random models end, and at different lengths."""
 
 

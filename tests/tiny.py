@@ -81,8 +81,9 @@ def backbone(name):
 
 def model(name="t5", num_decoders=3, dtype=torch.float64, spread=0.6, **settings):
     """A K-decoder model whose decoders really differ, with weights large enough that outputs vary."""
+    stock = backbone(name)  # made first: it seeds too, but only once
     torch.manual_seed(11)
-    made = PolyReplyModel.from_backbone(copy.deepcopy(backbone(name)), num_decoders=num_decoders, **settings)
+    made = PolyReplyModel.from_backbone(copy.deepcopy(stock), num_decoders=num_decoders, **settings)
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
