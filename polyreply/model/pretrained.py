@@ -1,16 +1,17 @@
 """Reading a saved K-decoder model: what does not fit is one clear line that says what was expected."""
 
+import logging
 import re
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from transformers import GenerationConfig, PretrainedConfig
+from transformers.utils import logging as transformers_logging
 
 from polyreply.errors import PolyReplyError
 from polyreply.model.config import SCHEMA_VERSION, PolyReplyConfig
-from polyreply.model.loading import one_line_errors, without_warnings
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
@@ -30,7 +31,7 @@ def load_checked(load: Callable[..., Any], name: str | Path, *arguments: Any, **
         check_config(name, read_config(name, hub))
     _check_weights_file(name, hub)
     options |= {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
-    with _one_line_errors(name), without_warnings():
+    with _one_line_errors(name), _without_warnings():
         model, info = load(str(name), *arguments, **options)
     _check_weights(name, model.config, info)
     _own_memory(model)
@@ -50,7 +51,7 @@ def read_config(name: str | Path, hub: dict[str, Any] | None = None) -> dict[str
         raise ModelFolderError(f"no model at {text}: expected a K-decoder model folder with a config.json")
     if Path(name).is_dir() and not Path(name, (hub or {}).get("subfolder", ""), "config.json").is_file():
         raise ModelFolderError(f"expected a K-decoder model folder with a config.json, found none in {text}")
-    with _one_line_errors(name), without_warnings():
+    with _one_line_errors(name), _without_warnings():
         config, _ = PretrainedConfig.get_config_dict(text, **(hub or {}))
     if not config:  # Transformers' answer to a repository without one
         raise ModelFolderError(f"expected a K-decoder model with a config.json, found none in {text}")
@@ -154,8 +155,27 @@ def _load_generation_config(model: Any, name: str | Path, hub: dict[str, Any]) -
             raise
 
 
-def _one_line_errors(name: str | Path) -> AbstractContextManager[None]:
-    expected = (
-        "a folder with config.json and a complete model.safetensors, or a Hugging Face model that can be downloaded"
-    )
-    return one_line_errors(ModelFolderError, "a K-decoder model", name, expected)
+@contextmanager
+def _one_line_errors(name: str | Path) -> Iterator[None]:
+    """Turns whatever a load raises (a missing file, no network, a broken file) into one line."""
+    try:
+        yield
+    except PolyReplyError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelFolderError(
+            f"cannot load a K-decoder model from {str(name)!r}: expected a folder with a config.json and a complete "
+            f"model.safetensors, or a Hugging Face model that is downloaded or can be, found: {reason}"
+        ) from error
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Silences Transformers' warnings about a load: each that matters is an error here."""
+    before = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(before)
