@@ -13,13 +13,13 @@ from polyreply.data.context_format import encode_contexts
 from polyreply.data.dialogue import Dialogue
 from polyreply.data.tokenizer import load_tokenizer
 from polyreply.decoding.ways import Decode, How, how_to_decode, respond
-from polyreply.errors import PolyReplyError
+from polyreply.errors import ModelFolderError, PolyReplyError
 from polyreply.folders import building, check_target
 from polyreply.model.backbones import Dtype, backbone_tokenizer, load_backbone
 from polyreply.model.card import CardFacts, Example, backbone_name, model_card
 from polyreply.model.config import PolyReplyConfig
 from polyreply.model.polyreply_model import PolyReplyModel
-from polyreply.model.pretrained import ModelFolderError, read_config
+from polyreply.model.pretrained import read_config
 
 Context: TypeAlias = str | tuple[str, ...] | Dialogue
 """A message; or several turns, oldest first; or a dialogue, of which the context is taken."""

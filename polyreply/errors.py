@@ -17,6 +17,14 @@ class RecipeError(PolyReplyError):
     """A recipe with an unknown key, a value of the wrong type or values that contradict each other."""
 
 
+class BackboneError(PolyReplyError):
+    """A model that cannot be loaded, or that cannot serve as a backbone."""
+
+
+class ModelFolderError(PolyReplyError):
+    """A folder or name that holds no K-decoder model, or a damaged one."""
+
+
 class MissingExtraError(PolyReplyError):
     """An optional package is needed for what was asked."""
 

@@ -27,16 +27,12 @@ def test_every_way_of_replying_gives_replies_of_the_forced_lengths(model):
     batch = 2
     ways = reply._ways(model, batch)
     lengths = t5_small.natural_lengths(batch * 3, t5_small.RESPONSE_QUANTILES, seed=batch)
-    ours = ways["ours"]()
-    assert [[len(response.tokens) for response in row] for row in ours] == [lengths[:3], lengths[3:]]
+    expected = [sorted(lengths[:3]), sorted(lengths[3:])]
+    assert [sorted(len(response.tokens) for response in row) for row in ways["ours"]()] == expected
     for name in ("beam", "nucleus"):
         found = ways[name]()
-        assert found.shape[0] == batch * 3
         ended = (found == t5_small.EOS).float().argmax(1).tolist()
-        allowed = set(lengths[:3]), set(lengths[3:])
-        assert all(length in allowed[row // 3] for row, length in enumerate(ended))
-        if name == "nucleus":
-            assert ended == lengths
+        assert [sorted(ended[:3]), sorted(ended[3:])] == expected
 
 
 def test_lengths_are_natural():

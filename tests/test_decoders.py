@@ -53,6 +53,16 @@ def test_greedy_is_token_identical_to_generate(name, settings):
     assert len(lengths) > 2, f"all replies end at the same lengths {lengths}, so the test shows little"
 
 
+@pytest.mark.parametrize("name, settings", tiny.VARIANTS, ids=IDS)
+def test_one_message_alone_gets_the_replies_it_gets_in_a_batch(name, settings):
+    model, samples = tiny.model(name, num_decoders=6, spread=0.4, **settings), tiny.samples()
+    together = decode(model, samples.context_NS, samples.context_mask_NS, config())
+    for row, expected in enumerate(together):
+        one = samples.select(torch.tensor([row]))
+        [alone] = decode(model, one.context_NS, one.context_mask_NS, config())
+        assert [response.tokens for response in alone] == [response.tokens for response in expected]
+
+
 @pytest.mark.parametrize("name", tiny.BACKBONES)
 def test_log_probabilities_are_those_of_scoring(name):
     model, samples = tiny.model(name), tiny.samples()
@@ -80,8 +90,7 @@ def test_constraints_are_those_of_transformers(name, settings):
             for part in (samples.select(torch.tensor([row])) for row in range(len(samples)))
         ]
         assert alone == stock_generate(model, samples, k, **settings)
-        if model.family.encoder:
-            assert [row[k].tokens for row in replies] == alone
+        assert [row[k].tokens for row in replies] == alone
 
 
 def test_one_decoder_one_context_and_early_ends():
@@ -150,7 +159,8 @@ def test_rows_that_ended_leave_the_batch():
     """The decoder sees as many rows in all as there are tokens in the replies."""
     model, samples = tiny.model("t5", num_decoders=4), tiny.samples()
     rows = []
-    handle = model.decoders[0].block[0].register_forward_hook(lambda m, a, out: rows.append(out[0].shape[0]))
+    norm = model.decoders[0].final_layer_norm
+    handle = norm.register_forward_hook(lambda m, a, out: rows.append(len(out)))
     replies = decode(model, samples.context_NS, samples.context_mask_NS, config())
     handle.remove()
     assert sum(rows) == sum(len(response.tokens) for row in replies for response in row)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyreply.decoding.all_decoders import Response
+from polyreply.decoding.response import Response
 from polyreply.decoding.select import diverse_subset, most_likely, similarity
 from polyreply.errors import PolyReplyError
 

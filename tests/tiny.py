@@ -30,6 +30,11 @@ def _t5():
     )
 
 
+def _flan_t5():
+    sizes = {"d_model": 12, "d_ff": 20, "d_kv": 5, "num_layers": 2, "num_heads": 3, "decoder_start_token_id": PAD}
+    return T5ForConditionalGeneration(T5Config(vocab_size=VOCABULARY, feed_forward_proj="gated-gelu", **sizes))
+
+
 def _bart():
     sizes = {"encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 3, "decoder_attention_heads": 3}
     ids = {"pad_token_id": PAD, "eos_token_id": EOS, "bos_token_id": 2, "decoder_start_token_id": EOS}
@@ -65,6 +70,7 @@ BACKBONES = {"t5": _t5, "bart": _bart, "gpt2": _gpt2, "llama": _llama}
 ENCODER_DECODER = ("t5", "bart")
 VARIANTS = [
     *((name, {}) for name in BACKBONES),
+    ("flan-t5", {}),
     ("t5", {"adapter_sites": "layer"}),
     ("llama", {"adapter_sites": "layer"}),
     ("t5", {"architecture": "multi-decoder"}),
@@ -76,7 +82,7 @@ VARIANTS = [
 @cache
 def backbone(name):
     torch.manual_seed(7)
-    return BACKBONES[name]().eval()
+    return {**BACKBONES, "flan-t5": _flan_t5}[name]().eval()
 
 
 def model(name="t5", num_decoders=3, dtype=torch.float64, spread=0.6, **settings):

@@ -46,37 +46,38 @@ def _ways(model: PolyReplyModel, batch: int) -> dict[str, Callable[[], Any]]:
     """The four ways to get K replies to each of `batch` messages."""
     samples = natural_samples(batch)
     context, mask = samples.context_NS, samples.context_mask_NS
-    lengths = natural_lengths(batch * model.num_decoders, RESPONSE_QUANTILES, seed=batch)
     replies = range(model.num_decoders)
-    row_major = [[code] for code in range(len(lengths))]  # code of context b and reply k: b * K + k
-    by_decoder = [[b * model.num_decoders + k] for k in replies for b in range(batch)]
-    beams = [[b * model.num_decoders + k for k in replies] for b in range(batch) for _ in replies]
+    lengths = natural_lengths(batch * model.num_decoders, RESPONSE_QUANTILES, seed=batch)
+    lengths_BK = [lengths[b * model.num_decoders : (b + 1) * model.num_decoders] for b in range(batch)]
 
-    def forced(codes: list[list[int]]) -> LogitsProcessorList:
-        return LogitsProcessorList([ForcedLengths(lengths, codes)])
+    def forced(lengths_BX: list[list[int]], context_R: list[int]) -> LogitsProcessorList:
+        return LogitsProcessorList([ForcedLengths(lengths_BX, context_R)])
 
     def ours() -> Any:
-        return decode(model, context, mask, _config(), logits_processor=forced(by_decoder))
+        return decode(
+            model, context, mask, _config(), logits_processor=forced(lengths_BK, [*range(batch)] * len(replies))
+        )
 
     def loop() -> None:
-        for k in range(model.num_decoders):
+        for k in replies:
             with model.as_decoder(k) as backbone:
-                codes = by_decoder[k * batch : (k + 1) * batch]
-                options = {"generation_config": _config(), "logits_processor": forced(codes)}
+                processor = forced([[lengths_K[k]] for lengths_K in lengths_BK], [*range(batch)])
+                options = {"generation_config": _config(), "logits_processor": processor}
                 backbone.generate(context, attention_mask=mask.long(), **options)
 
-    def stock(codes: list[list[int]], **settings: Any) -> Callable[[], Any]:
+    def stock(**settings: Any) -> Callable[[], Any]:
         def run() -> Any:
             with model.routed(None):
                 options = _config(num_return_sequences=model.num_decoders, **settings)
+                processor = forced(lengths_BK, [b for b in range(batch) for _ in replies])
                 return model.backbone.generate(
-                    context, attention_mask=mask.long(), generation_config=options, logits_processor=forced(codes)
+                    context, attention_mask=mask.long(), generation_config=options, logits_processor=processor
                 )
 
         return run
 
-    beam = stock(beams, num_beams=model.num_decoders)
-    nucleus = stock(row_major, do_sample=True, top_p=0.95, top_k=0)
+    beam = stock(num_beams=model.num_decoders, early_stopping=True)
+    nucleus = stock(do_sample=True, top_p=0.95, top_k=0)
     return {"ours": ours, "loop": loop, "beam": beam, "nucleus": nucleus}
 
 

@@ -1,10 +1,12 @@
 """What the model benchmarks share: a model of T5-small's dimensions with random weights, and natural lengths.
 
 Lengths are drawn from those of the chitchat corpus, in tokens of a unigram tokenizer of 8 000 pieces. Replies are given
-their length by one mechanism in every alternative: a logits processor that chooses a row's first token, by which the
-row is recognised afterwards, forbids EOS before the row's length is reached and forces it there.
+their lengths by one mechanism in every alternative: a logits processor that makes a row's first token say which context
+it replies to, forbids EOS, and forces it, at each step, on as many rows of a context as it has replies of that length.
+So every way gives the same lengths for each context; beam search stops when it has its K replies (`early_stopping`).
 """
 
+import random
 from typing import Any
 
 import numpy as np
@@ -52,24 +54,35 @@ def _ragged(lengths: list[int], generator: torch.Generator) -> tuple[Tensor, Ten
 
 
 class ForcedLengths(LogitsProcessor):
-    """Gives each reply its length. `codes_R` are the codes a row may start with at the first step."""
+    """Gives the replies to each context their lengths, whatever the way to decode does with its rows.
 
-    def __init__(self, lengths: list[int], codes_R: list[list[int]]) -> None:
-        self.lengths = torch.tensor(lengths)
-        self.codes_R = codes_R
+    `lengths_BX` are the lengths of the replies to each context, and `context_R` whose reply each row is at first.
+    """
+
+    def __init__(self, lengths_BX: list[list[int]], context_R: list[int]) -> None:
+        self.lengths_BX = lengths_BX
+        self.first_R = torch.tensor(context_R) + FIRST_CODE
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """Scores in which only what the length allows is left."""
+        """Scores in which only what the lengths allow is left."""
         scores = scores.clone()
         if input_ids.shape[1] == 1:
             scores.fill_(-torch.inf)
-            for row, codes in enumerate(self.codes_R):
-                scores[row, [FIRST_CODE + code for code in codes]] = 0.0
+            scores[torch.arange(len(scores)), self.first_R] = 0.0
             return scores
-        target = self.lengths[input_ids[:, 1] - FIRST_CODE]
-        last = input_ids.shape[1] >= target
-        scores[~last, EOS] = -torch.inf
-        kept = scores[last, EOS].clamp(min=-1e4)
-        scores[last] = -torch.inf
-        scores[last, EOS] = kept
+        scores[:, EOS] = -torch.inf
+        ending = self._ending(input_ids)
+        scores[ending] = -torch.inf
+        scores[ending, EOS] = 0.0
         return scores
+
+    def _ending(self, input_ids: Any) -> list[int]:
+        """The rows that have to end now: as many rows of a context as it has replies of this length, at random."""
+        number = input_ids.shape[1]
+        running = ~(input_ids == EOS).any(1)
+        ending: list[int] = []
+        for context, lengths in enumerate(self.lengths_BX):
+            if number in lengths:
+                rows = ((input_ids[:, 1] == FIRST_CODE + context) & running).nonzero()[:, 0].tolist()
+                ending += random.Random(number * len(self.lengths_BX) + context).sample(rows, lengths.count(number))
+        return ending

@@ -7,29 +7,22 @@ Legend: B contexts, K decoders, R rows still running, V vocabulary.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from polyreply.decoding.cache import RowCaches
-from polyreply.decoding.packed import packed
+from polyreply.decoding import t5_step
+from polyreply.decoding.parts import in_parts, pad_left, prompt_length
+from polyreply.decoding.response import Response
 from polyreply.decoding.settings import Decoding, decoding_of
-from polyreply.model.polyreply_model import Memory, PolyReplyModel
+from polyreply.decoding.steps import Step, StockStep
+from polyreply.model.memory import Memory
+from polyreply.model.packed import packed
+from polyreply.model.polyreply_model import PolyReplyModel
 from polyreply.model.rows import Rows
 from polyreply.model.score import wide
-
-
-@dataclass
-class Response:
-    """The tokens one decoder generated for one context, EOS included if it came, and their log-probability."""
-
-    context: int
-    decoder: int
-    tokens: list[int] = field(default_factory=list)
-    logprob: float = 0.0
 
 
 @torch.no_grad()
@@ -48,50 +41,64 @@ def decode(
     `logits_processor` are further constraints, as for Transformers' `generate`.
     """
     chosen = list(range(model.num_decoders)) if decoders is None else list(decoders)
+    options = config or model.backbone.generation_config
+
+    def part(context_BS: Tensor, mask_BS: Tensor) -> list[list[Response]]:
+        settings = decoding_of(options, prompt_length(model, context_BS), model.device)
+        settings.processors.extend(logits_processor)
+        return _decode(model, context_BS, mask_BS, settings, chosen, generator)
+
+    return in_parts(model, context_BS, mask_BS, options, part)
+
+
+def _decode(
+    model: PolyReplyModel,
+    context_BS: Tensor,
+    mask_BS: Tensor,
+    settings: Decoding,
+    decoders: list[int],
+    generator: torch.Generator | None,
+) -> list[list[Response]]:
     memory = model.encode(context_BS, mask_BS)
-    prompt_RT = None if model.family.encoder else context_BS.masked_fill(~mask_BS.bool(), 0)
-    settings = decoding_of(config or model.backbone.generation_config, 1 if prompt_RT is None else prompt_RT.shape[1])
-    settings.processors.extend(logits_processor)
-    run = _Run(model, memory, settings, Rows.grid(len(memory), chosen, device=context_BS.device), prompt_RT, generator)
-    with packed(model):
+    prompt_BS = None if model.family.encoder else pad_left(context_BS, mask_BS, 0)[0]
+    step = _step(model, memory, Rows.grid(len(memory), decoders, device=context_BS.device))
+    run = _Run(step, settings, prompt_BS, generator)
+    with packed(model, [*step.stock_linears(), model.backbone.get_output_embeddings()]):
         for _ in range(settings.max_new_tokens):
-            if not len(run.rows):
+            if not len(step.rows):
                 break
-            run.step()
+            run.advance()
     run.finish()
-    order = {k: place for place, k in enumerate(chosen)}
+    order = {k: place for place, k in enumerate(decoders)}
     replies: list[list[Response]] = [[] for _ in range(len(memory))]
     for response in sorted(run.done, key=lambda response: order[response.decoder]):
         replies[response.context].append(response)
     return replies
 
 
+def _step(model: PolyReplyModel, memory: Memory, rows: Rows) -> Step:
+    kind = t5_step.T5Step if t5_step.fits(model) else StockStep
+    return kind(model, memory, rows)
+
+
 class _Run:
-    """The rows still running, their tokens and caches, and the responses that are done."""
+    """The tokens of the rows still running, and the responses that are done."""
 
     def __init__(
-        self,
-        model: PolyReplyModel,
-        memory: Memory,
-        settings: Decoding,
-        rows: Rows,
-        prompt_BS: Tensor | None,
-        generator: torch.Generator | None,
+        self, step: Step, settings: Decoding, prompt_BS: Tensor | None, generator: torch.Generator | None
     ) -> None:
-        self.model, self.memory, self.settings, self.generator = model, memory, settings, generator
-        self.rows, self.caches = rows, RowCaches(model)
-        first_R = model.first_tokens(rows, memory)
-        self.tokens_RT = first_R[:, None] if prompt_BS is None else prompt_BS[rows.context_R]
+        self.step, self.settings, self.generator = step, settings, generator
+        first_R = step.model.first_tokens(step.rows, step.memory)
+        self.tokens_RT = first_R[:, None] if prompt_BS is None else prompt_BS[step.rows.context_R]
         self.newest_R = first_R
         self.prompt_length = self.tokens_RT.shape[1]
-        self.logprob_R = torch.zeros(len(rows), dtype=torch.float64, device=first_R.device)
+        self.logprob_R = torch.zeros(len(step.rows), dtype=torch.float64, device=first_R.device)
         self.eos = torch.tensor(settings.eos_ids, device=first_R.device)
         self.done: list[Response] = []
 
-    def step(self) -> None:
+    def advance(self) -> None:
         """One more token for every row."""
-        states_R1D = self.model.states(self.newest_R[:, None], self.rows, self.memory, self.caches.caches)
-        logits_RV = self.model.logits(states_R1D[:, -1], self.rows.segments)
+        logits_RV = self.step.model.logits(self.step.states(self.newest_R), self.step.rows.segments)
         self.newest_R = self._choose(logits_RV)
         chosen_R = logits_RV.gather(1, self.newest_R[:, None])[:, 0]
         self.logprob_R += wide(chosen_R) - torch.logsumexp(wide(logits_RV), -1)
@@ -102,7 +109,7 @@ class _Run:
 
     def finish(self) -> None:
         """Takes over what is still running at the length limit."""
-        self._collect(torch.ones(len(self.rows), dtype=torch.bool))
+        self._collect(torch.ones(len(self.step.rows), dtype=torch.bool))
 
     def _choose(self, logits_RV: Tensor) -> Tensor:
         tokens_RT: Any = self.tokens_RT
@@ -117,13 +124,12 @@ class _Run:
     def _retire(self, ended_R: Tensor) -> None:
         self._collect(ended_R)
         keep_R = ~ended_R
-        self.caches.keep(self.rows, keep_R)
-        self.rows = self.rows.keep(keep_R)
+        self.step.keep(keep_R)
         self.tokens_RT, self.newest_R = self.tokens_RT[keep_R], self.newest_R[keep_R]
         self.logprob_R = self.logprob_R[keep_R]
 
     def _collect(self, which_R: Tensor) -> None:
-        contexts, decoders = self.rows.context_R.tolist(), self.rows.decoder_R.tolist()
+        contexts, decoders = self.step.rows.context_R.tolist(), self.step.rows.decoder_R.tolist()
         for row in which_R.nonzero()[:, 0].tolist():
             tokens = self.tokens_RT[row, self.prompt_length :].tolist()
             self.done.append(Response(contexts[row], decoders[row], tokens, float(self.logprob_R[row])))

@@ -7,24 +7,21 @@ D model size, V vocabulary.
 """
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import (
-    GenerationConfig,
-    LogitsProcessorList,
-    MinNewTokensLengthLogitsProcessor,
-    SuppressTokensLogitsProcessor,
-)
+from transformers import GenerationConfig, LogitsProcessorList
 from transformers.modeling_outputs import BaseModelOutput
 
-from polyreply.decoding.all_decoders import Response
+from polyreply.decoding.parts import in_parts, pad_left, prompt_length
+from polyreply.decoding.response import Response
 from polyreply.decoding.settings import Decoding, decoding_of
 from polyreply.errors import PolyReplyError
-from polyreply.model.polyreply_model import Memory, PolyReplyModel
+from polyreply.model.memory import Memory
+from polyreply.model.polyreply_model import PolyReplyModel
 from polyreply.model.rows import Rows
 from polyreply.model.score import Limits, wide
 
@@ -44,7 +41,7 @@ def beam(
     how = {"num_beams": k, "do_sample": False, "early_stopping": config.early_stopping or False}
 
     def part(context_BS: Tensor, mask_BS: Tensor) -> list[list[Response]]:
-        settings = decoding_of(config, prompt_length(model, context_BS))
+        settings = decoding_of(config, prompt_length(model, context_BS), model.device)
         return _generate(model, context_BS, mask_BS, k, settings, config, how)
 
     return in_parts(model, context_BS, mask_BS, config, part)
@@ -72,7 +69,7 @@ def nucleus(
     how = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}  # settings.warpers hold the nucleus
 
     def part(context_BS: Tensor, mask_BS: Tensor) -> list[list[Response]]:
-        settings = decoding_of(config, prompt_length(model, context_BS))
+        settings = decoding_of(config, prompt_length(model, context_BS), model.device)
         return _generate(model, context_BS, mask_BS, k, settings, config, how)
 
     device = generator.device if generator is not None else None
@@ -123,45 +120,6 @@ def _sampled(model: PolyReplyModel, config: GenerationConfig | None, top_p: floa
             )
     made.do_sample, made.temperature, made.top_k, made.top_p = True, None, None, top_p
     return made
-
-
-def prompt_length(model: PolyReplyModel, context_BS: Tensor) -> int:
-    """How many tokens stand before the first generated one: the context, or a start token."""
-    return 1 if model.family.encoder else context_BS.shape[1]
-
-
-def in_parts(
-    model: PolyReplyModel,
-    context_BS: Tensor,
-    mask_BS: Tensor,
-    config: GenerationConfig,
-    part: Callable[[Tensor, Tensor], list[list[Response]]],
-) -> list[list[Response]]:
-    """Decodes all contexts together or, where constraints would see a prompt's padding, those of each length."""
-    if not len(context_BS):
-        return []
-    mask_BS = mask_BS.bool()
-    length_B = mask_BS.sum(1)
-    blind = MinNewTokensLengthLogitsProcessor | SuppressTokensLogitsProcessor  # they do not look at tokens
-    constraints = decoding_of(config, prompt_length(model, context_BS)).processors
-    if model.family.encoder or mask_BS.all() or all(isinstance(found, blind) for found in constraints):
-        return part(context_BS, mask_BS)
-    replies: list[list[Response]] = [[] for _ in range(len(context_BS))]
-    for length in length_B.unique().tolist():
-        index_B = (length_B == length).nonzero()[:, 0]
-        tokens_BS = context_BS[index_B][mask_BS[index_B]].view(len(index_B), length)
-        for row, responses in zip(index_B.tolist(), part(tokens_BS, torch.ones_like(tokens_BS)), strict=True):
-            for response in responses:
-                response.context = row
-            replies[row] = responses
-    return replies
-
-
-def pad_left(context_BS: Tensor, mask_BS: Tensor, pad: int) -> tuple[Tensor, Tensor]:
-    """Moves the padding of each row to its left end, where `generate` wants it."""
-    order = torch.argsort(mask_BS.long(), dim=1, stable=True)
-    context_BS, mask_BS = context_BS.gather(1, order), mask_BS.bool().gather(1, order)
-    return context_BS.masked_fill(~mask_BS, pad), mask_BS
 
 
 def padding_token(model: PolyReplyModel, config: GenerationConfig, eos_ids: tuple[int, ...]) -> int:

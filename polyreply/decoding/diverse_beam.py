@@ -7,6 +7,7 @@ Legend: B contexts, S context tokens, R rows (beam, context) that run, L context
 M candidates of a group, T tokens, V vocabulary, X = N·V.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,12 +16,14 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from polyreply.decoding.all_decoders import Response
-from polyreply.decoding.baselines import check_single_decoder, in_parts, pad_left, prompt_length, searched
+from polyreply.decoding.baselines import check_single_decoder, searched
 from polyreply.decoding.cache import RowCaches
+from polyreply.decoding.parts import in_parts, pad_left, prompt_length
+from polyreply.decoding.response import Response
 from polyreply.decoding.settings import Decoding, decoding_of
 from polyreply.errors import PolyReplyError
-from polyreply.model.polyreply_model import Memory, PolyReplyModel
+from polyreply.model.memory import Memory
+from polyreply.model.polyreply_model import PolyReplyModel
 from polyreply.model.rows import Rows
 from polyreply.model.score import wide
 
@@ -54,7 +57,7 @@ def diverse_beam(
     early_stopping = config.early_stopping or False
 
     def part(context_BS: Tensor, mask_BS: Tensor) -> list[list[Response]]:
-        settings = decoding_of(config, prompt_length(model, context_BS))
+        settings = decoding_of(config, prompt_length(model, context_BS), model.device)
         prompt_BS = None if model.family.encoder else pad_left(context_BS, mask_BS, 0)[0]
         memory = model.encode(context_BS, mask_BS)
         rule = _Rule(k // num_groups, settings.eos_ids, settings.max_new_tokens, early_stopping)
@@ -121,7 +124,8 @@ class _Group:
         """Takes the best candidates over; returns the tokens that were chosen."""
         length = len(candidates[0].tokens)
         last = length == rule.max_new_tokens
-        ended = [found for found in candidates[: rule.size] if last or found.tokens[-1] in rule.eos_ids]
+        possible = [found for found in candidates if found.score > -math.inf] or candidates  # unless all are forbidden
+        ended = [found for found in possible[: rule.size] if last or found.tokens[-1] in rule.eos_ids]
         others = [found for found in candidates if found.tokens[-1] not in rule.eos_ids][: rule.size]
         self.running = [] if last else others
         chosen = [found.tokens[-1] for found in (*ended, *self.running)]

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 import pyarrow as pa
 
 from polyreply.data.overlap import tokens as words_of
-from polyreply.decoding.all_decoders import Response
+from polyreply.decoding.response import Response
 from polyreply.errors import PolyReplyError
 
 

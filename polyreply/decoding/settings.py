@@ -1,9 +1,16 @@
-"""How to decode: a Transformers GenerationConfig, of which every field is either honoured or refused."""
+"""How to decode: a Transformers GenerationConfig, of which every field is either honoured or refused.
+
+Settings for beam search are refused too: who gives them expects something else than the K decoders do. Those that come
+with a backbone never get here, because a K-decoder model does not take them over (`polyreply.model.generation`).
+"""
 
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from transformers import (
+    ForcedBOSTokenLogitsProcessor,
+    ForcedEOSTokenLogitsProcessor,
     GenerationConfig,
     LogitsProcessorList,
     MinNewTokensLengthLogitsProcessor,
@@ -30,6 +37,8 @@ _HONOURED = {
     "no_repeat_ngram_size",
     "repetition_penalty",
     "bad_words_ids",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
     "suppress_tokens",
     "eos_token_id",
     "pad_token_id",
@@ -53,7 +62,7 @@ class Decoding:
     """Reshaping of the distribution before sampling from it."""
 
 
-def decoding_of(config: GenerationConfig, prompt_length: int) -> Decoding:
+def decoding_of(config: GenerationConfig, prompt_length: int, device: torch.device | None = None) -> Decoding:
     """Reads a GenerationConfig; a field that would be ignored is an error instead.
 
     `prompt_length` is how many tokens stand before the first generated one, as Transformers counts them.
@@ -71,7 +80,7 @@ def decoding_of(config: GenerationConfig, prompt_length: int) -> Decoding:
         max_new_tokens,
         eos_ids,
         sample,
-        _processors(config, prompt_length, eos_ids),
+        _processors(config, prompt_length, max_new_tokens, eos_ids, str(device or "cpu")),
         _warpers(config) if sample else LogitsProcessorList(),
     )
 
@@ -88,7 +97,9 @@ def _refuse_unsupported(config: GenerationConfig) -> None:
         )
 
 
-def _processors(config: GenerationConfig, prompt_length: int, eos_ids: tuple[int, ...]) -> LogitsProcessorList:
+def _processors(
+    config: GenerationConfig, prompt_length: int, max_new_tokens: int, eos_ids: tuple[int, ...], device: str
+) -> LogitsProcessorList:
     """In the order Transformers applies them."""
     found: list[Any] = []
     if config.repetition_penalty not in (None, 1.0):
@@ -97,11 +108,17 @@ def _processors(config: GenerationConfig, prompt_length: int, eos_ids: tuple[int
         found.append(NoRepeatNGramLogitsProcessor(config.no_repeat_ngram_size))
     if config.bad_words_ids:
         found.append(NoBadWordsLogitsProcessor(config.bad_words_ids, list(eos_ids)))
-    least = config.min_new_tokens or max(0, (config.min_length or 0) - prompt_length)
+    least = config.min_new_tokens
+    if least is None:
+        least = max(0, (config.min_length or 0) - prompt_length)
     if least and eos_ids:
-        found.append(MinNewTokensLengthLogitsProcessor(prompt_length, least, list(eos_ids)))
+        found.append(MinNewTokensLengthLogitsProcessor(prompt_length, least, list(eos_ids), device))
+    if config.forced_bos_token_id is not None:
+        found.append(ForcedBOSTokenLogitsProcessor(config.forced_bos_token_id))
+    if config.forced_eos_token_id is not None:
+        found.append(ForcedEOSTokenLogitsProcessor(prompt_length + max_new_tokens, config.forced_eos_token_id))
     if config.suppress_tokens:
-        found.append(SuppressTokensLogitsProcessor(config.suppress_tokens))
+        found.append(SuppressTokensLogitsProcessor(config.suppress_tokens, device))
     return LogitsProcessorList(found)
 
 

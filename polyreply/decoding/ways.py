@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from polyreply.decoding.all_decoders import Response, decode
+from polyreply.decoding.all_decoders import decode
+from polyreply.decoding.response import Response
 from polyreply.decoding.settings import decoding_of
 from polyreply.errors import PolyReplyError
 from polyreply.model.polyreply_model import PolyReplyModel

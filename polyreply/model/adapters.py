@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
-from polyreply.model.rows import OneDecoder, Rows
+from polyreply.model.rows import OneDecoder, Rows, Run
 
 AdapterInit = Literal["near-identity", "linear"]
 
@@ -54,21 +54,8 @@ class AdapterStack(nn.Module):
             return x_RTD
         if isinstance(rows, OneDecoder):
             before, here = x_RTD.split([x_RTD.shape[1] - 1, 1], 1) if rows.last_token_only else (x_RTD[:, :0], x_RTD)
-            return torch.cat([before, here + self._one(here, rows.k)], 1)
-        if rows.is_grid and len(rows.segments) == len(self.b1_KD):
-            return x_RTD + self._together(x_RTD)
-        return x_RTD + torch.cat([self._one(x_RTD[begin:end], k) for k, begin, end in rows.segments])
-
-    def _together(self, x_RTD: Tensor) -> Tensor:
-        """All K decoders on equally many rows: two batched matrix products."""
-        x_KXD = x_RTD.reshape(len(self.b1_KD), -1, x_RTD.shape[-1])
-        inner_KXH = self.activation(torch.baddbmm(self.b2_KH[:, None], x_KXD, self.w2_KDH))
-        return torch.baddbmm(self.b1_KD[:, None], inner_KXH, self.w1_KHD).view_as(x_RTD)
-
-    def _one(self, x_XTD: Tensor, k: int) -> Tensor:
-        x_XD = x_XTD.reshape(-1, x_XTD.shape[-1])
-        inner_XH = self.activation(torch.addmm(self.b2_KH[k], x_XD, self.w2_KDH[k]))
-        return torch.addmm(self.b1_KD[k], inner_XH, self.w1_KHD[k]).view_as(x_XTD)
+            return torch.cat([before, here + _Piece(self, slice(rows.k, rows.k + 1))(here)], 1)
+        return RoutedAdapters(self, rows)(x_RTD)
 
     def hook(self, module: nn.Module, arguments: Any, output: Any) -> Any:
         """A forward hook that puts this stack behind a stock module, which returns a tensor or a tuple."""
@@ -77,3 +64,39 @@ class AdapterStack(nn.Module):
         if isinstance(output, tuple):
             return (self(output[0]), *output[1:])
         return self(output)
+
+
+class RoutedAdapters:
+    """The adapters of one stack for given rows: the slices of its weights, cut once for as long as the rows stay."""
+
+    def __init__(self, stack: AdapterStack, rows: Rows) -> None:
+        self.stack = stack
+        self.runs = [(run, _Piece(stack, run.decoders)) for run in rows.runs]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Adds to each row what its decoder's adapter makes of it; x is (R, T, D), or (R, D) for one token each."""
+        if len(self.runs) == 1:
+            return x + self._run(x, *self.runs[0])
+        return x + torch.cat([self._run(x[run.begin : run.end], run, piece) for run, piece in self.runs])
+
+    def _run(self, x: Tensor, run: Run, piece: "_Piece") -> Tensor:
+        if run.is_even:
+            return piece(x)
+        if run.may_pad and (x.dim() == 2 or x.shape[1] == 1):
+            return piece(x[run.padded_index])[run.place_X]
+        parts = [_Piece(self.stack, slice(k, k + 1))(x[begin:end]) for k, begin, end in run.segments]
+        return torch.cat(parts)
+
+
+class _Piece:
+    """The adapters of A neighbouring decoders, on equally many rows each: two batched products."""
+
+    def __init__(self, stack: AdapterStack, decoders: slice) -> None:
+        self.w2_ADH, self.w1_AHD = stack.w2_KDH[decoders], stack.w1_KHD[decoders]
+        self.b2_A1H, self.b1_A1D = stack.b2_KH[decoders, None], stack.b1_KD[decoders, None]
+        self.activation = stack.activation
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x_AXD = x.reshape(len(self.b1_A1D), -1, x.shape[-1])
+        inner_AXH = self.activation(torch.baddbmm(self.b2_A1H, x_AXD, self.w2_ADH))
+        return torch.baddbmm(self.b1_A1D, inner_AXH, self.w1_AHD).view_as(x)

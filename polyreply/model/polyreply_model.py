@@ -4,59 +4,31 @@ Legend: B contexts, S context tokens, R rows (one for each (context, decoder) pa
 tokens, D model size, K decoders, V vocabulary, P positions.
 """
 
-import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    DynamicCache,
-    PreTrainedModel,
-)
+from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from polyreply.errors import PolyReplyError
 from polyreply.model.adapters import AdapterStack, Router
-from polyreply.model.attention import SHARED_ATTENTION, Prefix
+from polyreply.model.architectures import (
+    copy_decoders,
+    insert_adapters,
+    new_backbone,
+    share_attention,
+    swapped,
+    tied_embeddings,
+)
 from polyreply.model.config import PolyReplyConfig
 from polyreply.model.families import family_of, part
+from polyreply.model.generation import without_beam_search
+from polyreply.model.memory import Memory, read_with_decoder, read_with_encoder
 from polyreply.model.pretrained import load_checked
 from polyreply.model.prior import LearnedPrior, mean_pool
 from polyreply.model.rows import OneDecoder, Rows
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Contexts, read once and shared by all decoders."""
-
-    mask_BS: Tensor
-    states_BSD: Tensor
-    """What the encoder (or, in a decoder-only model, the last layer) made of the contexts."""
-    prefix: Prefix | None = None
-    """Decoder-only models: keys and values of all context tokens but the last."""
-    last_B: Tensor | None = None
-    """Decoder-only models: the last context token, from which on adapters act."""
-
-    def __len__(self) -> int:
-        """Counts the contexts."""
-        return len(self.mask_BS)
-
-    def leaves(self) -> list[Tensor]:
-        """The tensors through which gradients reach the weights that read the contexts."""
-        return [*self.prefix.keys, *self.prefix.values] if self.prefix else [self.states_BSD]
-
-    def with_leaves(self, leaves: Sequence[Tensor]) -> "Memory":
-        """The same memory over other tensors, such as detached ones."""
-        if not self.prefix:
-            return replace(self, states_BSD=leaves[0])
-        half = len(leaves) // 2
-        return replace(self, prefix=replace(self.prefix, keys=tuple(leaves[:half]), values=tuple(leaves[half:])))
 
 
 class PolyReplyModel(PreTrainedModel):
@@ -72,20 +44,17 @@ class PolyReplyModel(PreTrainedModel):
         super().__init__(config)
         config.check()
         self.family = family_of(config.backbone["model_type"])
-        self.backbone: Any = backbone if backbone is not None else _new_backbone(config)
-        modules: Iterator[Any] = self.backbone.modules()
-        for module in modules:
-            if backbone is not None:
-                module._is_hf_initialized = True  # else Transformers has still to fill buffers that no file holds
-            if hasattr(module, "config"):
-                module.config._attn_implementation = SHARED_ATTENTION
+        self.backbone: Any = _taken_over(backbone) if backbone is not None else new_backbone(config)
+        share_attention(self.backbone)
+        self.generation_config = without_beam_search(self.backbone.generation_config)
         self.router = Router()
-        self.adapters = nn.ModuleList()
-        self.extra_decoders = nn.ModuleList()
+        self.adapters, self.extra_decoders = nn.ModuleList(), nn.ModuleList()
         if config.architecture == "multi-adapter":
-            self._insert_adapters()
+            self.adapters = insert_adapters(self.backbone, config, self.router)
         else:
-            self._copy_decoders()
+            self.extra_decoders = copy_decoders(self.backbone, config)
+            if not config.copy_embeddings:
+                self._tied_weights_keys = tied_embeddings(self.backbone, len(self.extra_decoders))
         self.prior = LearnedPrior(self.model_size, self.num_decoders) if config.prior == "learned" else None
         self.post_init()  # type: ignore[no-untyped-call]
 
@@ -94,7 +63,6 @@ class PolyReplyModel(PreTrainedModel):
         """K decoders on a loaded backbone; the settings are those of `PolyReplyConfig`."""
         config = PolyReplyConfig(backbone=backbone.config.to_dict(), **settings)
         model = cls(config, backbone)
-        model.generation_config = backbone.generation_config
         model.train(False)
         return model
 
@@ -152,12 +120,10 @@ class PolyReplyModel(PreTrainedModel):
 
     def encode(self, context_BS: Tensor, mask_BS: Tensor) -> Memory:
         """Reads the contexts, once for all decoders; padding may be on either side."""
-        context_BS, mask_BS = _pad_right(context_BS, mask_BS.bool())
         if self.family.encoder:
-            encoder = part(self.backbone, self.family.encoder)
-            states_BSD = encoder(input_ids=context_BS, attention_mask=mask_BS.long()).last_hidden_state
-            return Memory(mask_BS, states_BSD)
-        return self._read_prefix(context_BS, mask_BS)
+            return read_with_encoder(part(self.backbone, self.family.encoder), context_BS, mask_BS)
+        with self.routed(None):
+            return read_with_decoder(self.decoders[0], context_BS, mask_BS)
 
     def log_prior(self, memory: Memory) -> Tensor:
         """log p(z|c), (B, K): learned, or uniform."""
@@ -213,19 +179,12 @@ class PolyReplyModel(PreTrainedModel):
     def as_decoder(self, k: int) -> Iterator[Any]:
         """The backbone as an ordinary single-decoder model that generates with decoder k, whatever the batch."""
         if self.extra_decoders:
-            stock, head = self.decoders[0], self.backbone.get_output_embeddings()
-            decoder = self.decoders[k]
-            self._set_decoder(decoder)
-            if self.config.copy_embeddings:
-                self.backbone.set_output_embeddings(_head_over(decoder.embed_tokens.weight))
-            try:
-                yield self.backbone
-            finally:
-                self._set_decoder(stock)
-                self.backbone.set_output_embeddings(head)
+            own_head = self.config.copy_embeddings
+            chosen = swapped(self.backbone, self.family.decoder, self.decoders[k], own_head=own_head)
         else:
-            with self.routed(OneDecoder(k, last_token_only=not self.family.encoder)):
-                yield self.backbone
+            chosen = self.routed(OneDecoder(k, last_token_only=not self.family.encoder))
+        with chosen:
+            yield self.backbone
 
     def forward(
         self,
@@ -259,109 +218,21 @@ class PolyReplyModel(PreTrainedModel):
         if isinstance(module, AdapterStack | nn.Linear):
             module.reset_parameters()
 
-    def _insert_adapters(self) -> None:
-        config, sites = self.config, []
-        for layer in part(self.decoders[0], self.family.layers):
-            sites += [layer] if config.adapter_sites == "layer" else [part(layer, s) for s in self.family.sublayers]
-        inner_size = config.adapter_size or self.model_size // 2
-        for site in sites:
-            stack = AdapterStack(
-                config.num_decoders,
-                self.model_size,
-                inner_size,
-                config.adapter_activation,
-                config.adapter_init,
-                self.router,
-            )
-            self.adapters.append(stack)
-            site.register_forward_hook(stack.hook)
-
-    def _copy_decoders(self) -> None:
-        """K-1 more decoders beside the backbone's own, which share its embedding or copy it."""
-        shared = self.backbone.get_input_embeddings()
-        memo = {id(shared.weight): shared.weight}
-        first = self.decoders[0]
-        if self.config.copy_embeddings:
-            first.embed_tokens = copy.deepcopy(first.embed_tokens)
-            _untie(self.backbone, f"{self.family.decoder}.embed_tokens.weight")
-            memo = {}
-        for _ in range(self.num_decoders - 1):
-            self.extra_decoders.append(copy.deepcopy(first, dict(memo)))
-        if not self.config.copy_embeddings:
-            names = range(self.num_decoders - 1)
-            source = _name_of(self.backbone, shared.weight)
-            self._tied_weights_keys = {f"extra_decoders.{i}.embed_tokens.weight": f"backbone.{source}" for i in names}
-
     def _own_logits(self, states_PD: Tensor, k: int) -> Tensor:
         return nn.functional.linear(states_PD, self.decoders[k].embed_tokens.weight)
 
-    def _set_decoder(self, decoder: nn.Module) -> None:
-        path, _, name = self.family.decoder.rpartition(".")
-        setattr(part(self.backbone, path) if path else self.backbone, name, decoder)
-
     def _run(self, stack: Any, tokens_RT: Tensor, rows: Rows, memory: Memory, cache: Any) -> Tensor:
         options: dict[str, Any] = {"rows": rows, "past_key_values": cache, "use_cache": cache is not None}
-        if self.family.encoder:
-            options["encoder_hidden_states"] = memory.states_BSD
-            options["encoder_attention_mask"] = memory.mask_BS[:, None, None, :]
-        else:
-            done = cache.get_seq_length() if cache is not None else 0
-            begin_R = memory.mask_BS.sum(1)[rows.context_R] - 1 + done
-            options["position_ids"] = begin_R[:, None] + torch.arange(tokens_RT.shape[1], device=tokens_RT.device)
-            options["prefix"] = memory.prefix
+        options |= memory.inputs(tokens_RT, rows, cache)
         states_RTD: Tensor = stack(input_ids=tokens_RT, **options).last_hidden_state
         return states_RTD
 
-    def _read_prefix(self, context_BS: Tensor, mask_BS: Tensor) -> Memory:
-        """Runs all context tokens but the last, without adapters; their keys and values serve every decoder."""
-        length_B = mask_BS.sum(1)
-        last_B = context_BS.gather(1, (length_B - 1).clamp(min=0)[:, None])[:, 0]
-        cache = DynamicCache(config=self.backbone.config)
-        positions = torch.arange(context_BS.shape[1], device=context_BS.device).expand_as(context_BS)
-        with self.routed(None):
-            states_BSD = self.decoders[0](
-                input_ids=context_BS,
-                attention_mask=mask_BS.long(),
-                position_ids=positions,
-                past_key_values=cache,
-                use_cache=True,
-            ).last_hidden_state
-        layers: Any = cache.layers
-        keys, values = zip(*((layer.keys, layer.values) for layer in layers), strict=True)
-        mask_BP = positions < (length_B - 1)[:, None]
-        return Memory(mask_BS, states_BSD, Prefix(keys, values, mask_BP), last_B)
 
-
-def _new_backbone(config: PolyReplyConfig) -> PreTrainedModel:
-    kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    backbone: PreTrainedModel = kind.from_config(config.backbone_config())
+def _taken_over(backbone: PreTrainedModel) -> PreTrainedModel:
+    modules: Iterator[Any] = backbone.modules()
+    for module in modules:
+        module._is_hf_initialized = True  # else Transformers has still to fill buffers that no file holds
     return backbone
-
-
-def _head_over(weight_VD: nn.Parameter) -> nn.Linear:
-    """An output layer over an embedding's own weights."""
-    head = nn.Linear(weight_VD.shape[1], weight_VD.shape[0], bias=False, device="meta")
-    head.weight = weight_VD
-    return head
-
-
-def _untie(backbone: PreTrainedModel, name: str) -> None:
-    """Makes Transformers forget that a weight of the backbone is tied to another."""
-    for submodel in backbone.modules():
-        if isinstance(submodel, PreTrainedModel):
-            keys = dict(submodel._tied_weights_keys or {})
-            submodel._tied_weights_keys = {key: source for key, source in keys.items() if not name.endswith(key)}
-    backbone.all_tied_weights_keys = {k: v for k, v in backbone.all_tied_weights_keys.items() if k != name}
-
-
-def _name_of(module: nn.Module, parameter: nn.Parameter) -> str:
-    return next(name for name, found in module.named_parameters() if found is parameter)
-
-
-def _pad_right(context_BS: Tensor, mask_BS: Tensor) -> tuple[Tensor, Tensor]:
-    """Moves the padding of each row to its right end."""
-    order = torch.argsort(mask_BS.long(), dim=1, descending=True, stable=True)
-    return context_BS.gather(1, order), mask_BS.gather(1, order)
 
 
 AutoConfig.register(PolyReplyConfig.model_type, PolyReplyConfig, exist_ok=True)

@@ -1,24 +1,20 @@
 """Reading a saved K-decoder model: what does not fit is one clear line that says what was expected."""
 
-import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from transformers import GenerationConfig, PretrainedConfig
-from transformers.utils import logging as transformers_logging
 
-from polyreply.errors import PolyReplyError
+from polyreply.errors import ModelFolderError
 from polyreply.model.config import SCHEMA_VERSION, PolyReplyConfig
+from polyreply.model.generation import without_beam_search
+from polyreply.model.loading import leads_nowhere, one_line_errors, stay_untied, without_warnings
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
-
-
-class ModelFolderError(PolyReplyError):
-    """A folder or name that holds no K-decoder model, or a damaged one."""
 
 
 def load_checked(load: Callable[..., Any], name: str | Path, *arguments: Any, **options: Any) -> tuple[Any, Any]:
@@ -31,11 +27,11 @@ def load_checked(load: Callable[..., Any], name: str | Path, *arguments: Any, **
         check_config(name, read_config(name, hub))
     _check_weights_file(name, hub)
     options |= {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
-    with _one_line_errors(name), _without_warnings():
+    with _one_line_errors(name), without_warnings():
         model, info = load(str(name), *arguments, **options)
     _check_weights(name, model.config, info)
     _own_memory(model)
-    _note_untied_head(model)
+    stay_untied(model.backbone)
     with _one_line_errors(name):
         _load_generation_config(model, name, hub)
     return model, info
@@ -46,12 +42,11 @@ def read_config(name: str | Path, hub: dict[str, Any] | None = None) -> dict[str
     text = str(name)
     if Path(name).is_file():
         raise ModelFolderError(f"expected a K-decoder model folder, found the file {text}; name its folder")
-    is_path = isinstance(name, Path) or text.startswith((".", "/", "~")) or text.count("/") > 1
-    if is_path and not Path(name).is_dir():  # else the hub would be asked for it, with many retries
+    if leads_nowhere(name):
         raise ModelFolderError(f"no model at {text}: expected a K-decoder model folder with a config.json")
     if Path(name).is_dir() and not Path(name, (hub or {}).get("subfolder", ""), "config.json").is_file():
         raise ModelFolderError(f"expected a K-decoder model folder with a config.json, found none in {text}")
-    with _one_line_errors(name), _without_warnings():
+    with _one_line_errors(name), without_warnings():
         config, _ = PretrainedConfig.get_config_dict(text, **(hub or {}))
     if not config:  # Transformers' answer to a repository without one
         raise ModelFolderError(f"expected a K-decoder model with a config.json, found none in {text}")
@@ -135,47 +130,21 @@ def _own_memory(model: Any) -> None:
             tensor.data = tensor.data.clone()
 
 
-def _note_untied_head(model: Any) -> None:
-    """Keeps an output layer of its own, as Flan-T5 has, although T5's configuration always says "tied"."""
-    backbone = model.backbone
-    head, embedding = backbone.get_output_embeddings(), backbone.get_input_embeddings()
-    if head.weight is not embedding.weight:
-        backbone.config.tie_word_embeddings = False
-
-
 def _load_generation_config(model: Any, name: str | Path, hub: dict[str, Any]) -> None:
     """A folder without one is given the backbone's defaults, as everywhere in Transformers."""
     folder = Path(name, hub.get("subfolder", ""))
     if folder.is_dir() and not (folder / "generation_config.json").is_file():
         return
     try:
-        model.generation_config = GenerationConfig.from_pretrained(str(name), **hub)
+        model.generation_config = without_beam_search(GenerationConfig.from_pretrained(str(name), **hub))
     except OSError:
         if folder.is_dir():
             raise
 
 
-@contextmanager
-def _one_line_errors(name: str | Path) -> Iterator[None]:
-    """Turns whatever a load raises (a missing file, no network, a broken file) into one line."""
-    try:
-        yield
-    except PolyReplyError:
-        raise
-    except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ModelFolderError(
-            f"cannot load a K-decoder model from {str(name)!r}: expected a folder with a config.json and a complete "
-            f"model.safetensors, or a Hugging Face model that is downloaded or can be, found: {reason}"
-        ) from error
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Silences Transformers' warnings about a load: each that matters is an error here."""
-    before = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity(logging.ERROR)
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(before)
+def _one_line_errors(name: str | Path) -> AbstractContextManager[None]:
+    expected = (
+        "a folder with a config.json and a complete model.safetensors, or a Hugging Face model that is downloaded "
+        "or can be"
+    )
+    return one_line_errors(ModelFolderError, f"a K-decoder model from {str(name)!r}", expected)

@@ -22,6 +22,50 @@ class OneDecoder:
 
 
 @dataclass(frozen=True)
+class Run:
+    """The rows of decoders that stand next to each other, counted from the run's first row."""
+
+    begin: int
+    end: int
+    """Its rows among all."""
+    segments: tuple[tuple[int, int, int], ...]
+    """(decoder, first row, row after the last) for each of its decoders."""
+    device: torch.device
+
+    @cached_property
+    def decoders(self) -> slice:
+        """Its decoders among all."""
+        return slice(self.segments[0][0], self.segments[-1][0] + 1)
+
+    @cached_property
+    def most_rows(self) -> int:
+        """Of one decoder."""
+        return max(end - begin for _, begin, end in self.segments)
+
+    @cached_property
+    def is_even(self) -> bool:
+        """All its decoders have equally many rows."""
+        return all(end - begin == self.most_rows for _, begin, end in self.segments)
+
+    @cached_property
+    def may_pad(self) -> bool:
+        """Giving all decoders as many rows as the one with the most costs little beside reading their adapters."""
+        return self.most_rows <= 16 or len(self.segments) * self.most_rows <= 2 * (self.end - self.begin)
+
+    @cached_property
+    def padded_index(self) -> Tensor:
+        """A row for each place of (decoders, most rows); places that are too many repeat a decoder's last row."""
+        places = [min(begin + i, end - 1) for _, begin, end in self.segments for i in range(self.most_rows)]
+        return torch.tensor(places, device=self.device)
+
+    @cached_property
+    def place_X(self) -> Tensor:
+        """The place of each row in (decoders, most rows)."""
+        places = [a * self.most_rows + i for a, (_, begin, end) in enumerate(self.segments) for i in range(end - begin)]
+        return torch.tensor(places, device=self.device)
+
+
+@dataclass(frozen=True)
 class Rows:
     """Rows sorted by decoder. Many rows may share a context: what depends on it alone is computed once."""
 
@@ -62,6 +106,22 @@ class Rows:
         return torch.tensor(ids, dtype=torch.long, device=self.context_R.device)
 
     @cached_property
+    def runs(self) -> tuple[Run, ...]:
+        """The rows in runs of neighbouring decoders, whose adapters lie side by side in memory."""
+        runs: list[list[tuple[int, int, int]]] = []
+        for segment in self.segments:
+            if runs and runs[-1][-1][0] == segment[0] - 1:
+                runs[-1].append(segment)
+            else:
+                runs.append([segment])
+        return tuple(self._run(segments) for segments in runs)
+
+    def _run(self, segments: list[tuple[int, int, int]]) -> Run:
+        first, last = segments[0][1], segments[-1][2]
+        inside = tuple((k, begin - first, end - first) for k, begin, end in segments)
+        return Run(first, last, inside, self.context_R.device)
+
+    @cached_property
     def slot_R(self) -> Tensor:
         """A place for each row among the rows of its context: 0, 1, … for the first, second, …"""
         order = torch.argsort(self.context_R, stable=True)
@@ -85,16 +145,20 @@ class Rows:
         k, begin, end = self.segments[index]
         return Rows(self.context_R[begin:end], ((k, 0, end - begin),), self.num_contexts, self.is_grid)
 
+    @cached_property
+    def place_R(self) -> Tensor:
+        """The place of each row in (contexts, slots)."""
+        return self.context_R * self.num_slots + self.slot_R
+
     def to_grid(self, x_R: Tensor) -> Tensor:
         """(R, …) -> (B, slots, …): the rows of one context side by side; unused places are zero."""
-        if self.is_grid:
+        if self.is_grid or self.num_contexts == 1:
             return x_R.view(-1, self.num_contexts, *x_R.shape[1:]).transpose(0, 1)
-        place_R = self.context_R * self.num_slots + self.slot_R
         grid = x_R.new_zeros(self.num_contexts * self.num_slots, *x_R.shape[1:])
-        return grid.index_copy(0, place_R, x_R).view(self.num_contexts, self.num_slots, *x_R.shape[1:])
+        return grid.index_copy(0, self.place_R, x_R).view(self.num_contexts, self.num_slots, *x_R.shape[1:])
 
     def from_grid(self, grid: Tensor) -> Tensor:
         """(B, slots, …) -> (R, …): undoes `to_grid`."""
-        if self.is_grid:
+        if self.is_grid or self.num_contexts == 1:
             return grid.transpose(0, 1).reshape(-1, *grid.shape[2:])
-        return grid.flatten(0, 1).index_select(0, self.context_R * self.num_slots + self.slot_R)
+        return grid.flatten(0, 1).index_select(0, self.place_R)

@@ -13,7 +13,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from polyreply.model.polyreply_model import Memory, PolyReplyModel
+from polyreply.model.memory import Memory
+from polyreply.model.packed import packed
+from polyreply.model.polyreply_model import PolyReplyModel
 from polyreply.model.rows import Rows
 
 Reduce = Literal["sum", "mean"]
@@ -51,10 +53,10 @@ class Samples:
 class Limits:
     """What bounds the working memory of scoring, beyond weights, inputs and result."""
 
-    max_tokens: int = 8192
+    max_tokens: int = 2048
     """Most tokens (rows times length) that go through the decoders at once."""
-    max_logits: int = 1 << 24
-    """Most numbers of a piece of logits (positions times vocabulary): 64 MB in float32."""
+    max_logits: int = 1 << 22
+    """Most numbers of a piece of logits (positions times vocabulary): 16 MB in float32, which stay in a CPU's cache."""
 
 
 @torch.no_grad()
@@ -77,7 +79,8 @@ def nll_NK(
         part = samples.select(index)
         memory = model.encode(part.context_NS, part.context_mask_NS)
         rows = Rows.grid(len(part), chosen, device=index.device)
-        nll_RT = _token_nll(model, part, memory, rows, limits)
+        with packed(model, [model.backbone.get_output_embeddings()]):
+            nll_RT = _token_nll(model, part, memory, rows, limits)
         result[index] = _reduce(nll_RT, part.response_mask_NT[rows.context_R], reduce).view(len(chosen), -1).T
     return result
 
