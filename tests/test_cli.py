@@ -13,7 +13,9 @@ from polyreply.cli import reference
 DOCS = Path(__file__).parent.parent / "docs"
 VERBS = [
     [],
+    ["compare"],
     ["demo"],
+    ["evaluate"],
     ["prepare"],
     ["reply"],
     ["tokenize"],
@@ -21,6 +23,7 @@ VERBS = [
     ["bench", "data"],
     ["bench", "score"],
     ["bench", "reply"],
+    ["bench", "metrics"],
 ]
 
 

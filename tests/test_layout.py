@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "polyreply"
-STAGES = ["errors", "progress", "folders", "config", "data", "model", "decoding", "api", "bench", "cli"]
+STAGES = ["errors", "progress", "folders", "config", "data", "model", "decoding", "metrics", "em", "api", "bench", "cli"]
 
 
 def stage_of(module: str) -> int | None:

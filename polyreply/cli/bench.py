@@ -98,6 +98,27 @@ def reply(
     _print(figures, "Replying", as_json)
 
 
+@app.command()
+def metrics(
+    contexts: Annotated[int, typer.Option(min=10, help="Contexts that are scored.")] = 12_000,
+    sample: Annotated[int, typer.Option(min=1, help="Contexts on which NLTK is measured.")] = 300,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """The paper's nine numbers against calls of NLTK (10 responses, 5 references).
+
+    \b
+    Examples:
+      polyreply bench metrics
+      polyreply bench metrics --contexts 1200 --sample 50 --json
+    """
+    from polyreply.bench.metrics import bench_metrics
+    from polyreply.cli.display import progress_bar
+
+    with progress_bar() as notify:
+        figures = bench_metrics(contexts, sample, notify)
+    _print(figures, "Metrics", as_json)
+
+
 def _print(figures: dict[str, Any], title: str, as_json: bool) -> None:
     from polyreply.cli.display import print_json, print_table
 

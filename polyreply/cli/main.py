@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from polyreply import __version__
-from polyreply.cli import bench, demo, display, prepare, reply, tokenize
+from polyreply.cli import bench, compare, demo, display, evaluate, prepare, reply, tokenize
 from polyreply.errors import PolyReplyError
 
 app = typer.Typer(
@@ -41,7 +41,9 @@ def _options(
     pass
 
 
+app.command(name="compare")(compare.compare)
 app.command(name="demo")(demo.demo)
+app.command(name="evaluate")(evaluate.evaluate)
 app.command(name="prepare")(prepare.prepare)
 app.command(name="reply")(reply.reply)
 app.command(name="tokenize")(tokenize.tokenize)

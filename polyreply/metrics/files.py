@@ -1,0 +1,204 @@
+"""Responses and references from their files, joined row by row.
+
+Contexts repeat in dialogue corpora, so a context does not say which row is meant: rows are joined by their position,
+and the contexts of both files have to be equal there.
+"""
+
+import gzip
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from polyreply.data.read import read_records
+from polyreply.data.records import BadRows, Record
+from polyreply.errors import DataError
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_ROW = '{"context": "…", "responses": ["…", …]}'
+_EMPTY = "empty response"
+"""The reason for which a dialogue file's reader leaves out a row that can still be scored against."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A context with the texts one file has for it."""
+
+    line: int
+    context: tuple[str, ...]
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What `evaluate` takes, of equal length and order."""
+
+    contexts: list[tuple[str, ...]]
+    responses: list[tuple[str, ...]]
+    references: list[tuple[str, ...]]
+    left_out: str = ""
+    """Which rows of the references could not be read, if any."""
+
+
+def join_files(
+    responses: Path, references: Path, *, context_turns: int = 1, variable_k: bool = False, strict: bool = False
+) -> Joined:
+    """Reads both files; raises a DataError that names the first row in which they do not match."""
+    said = read_responses(responses)
+    _check_k(responses, said, variable_k)
+    gold, left_out = _read_references(references, context_turns, len(said), strict)
+    _check_match(responses, said, references, gold, left_out)
+    return Joined(
+        [row.context for row in said], [row.texts for row in said], [row.texts for row in gold], left_out=left_out
+    )
+
+
+class _Line(msgspec.Struct):
+    context: str | list[str]
+    responses: list[str]
+
+
+def read_responses(path: Path) -> list[Row]:
+    """The rows of a responses file, as `polyreply reply --output` writes it; a response may be empty."""
+    decode = msgspec.json.Decoder(_Line).decode
+    rows = []
+    for number, line in _lines(path):
+        try:
+            row = decode(line)
+        except UnicodeDecodeError:
+            raise _unreadable(path, number, "invalid UTF-8") from None
+        except msgspec.ValidationError as error:
+            raise _unreadable(path, number, f"{str(error)[0].lower()}{str(error)[1:]}") from None
+        except msgspec.DecodeError as error:
+            raise _unreadable(path, number, f"not JSON: {error}") from None
+        if not row.responses:
+            raise _unreadable(path, number, "no response")
+        rows.append(Row(number, _turns(row.context), tuple(row.responses)))
+    if not rows:
+        raise DataError(f"{path}: expected rows such as {_ROW}, found an empty file; run `polyreply reply` first")
+    return rows
+
+
+def _turns(context: str | Sequence[str]) -> tuple[str, ...]:
+    return (context,) if isinstance(context, str) else tuple(context)
+
+
+def _unreadable(path: Path, line: int, reason: str) -> DataError:
+    return DataError(
+        f"{path}, line {line}: {reason}; expected a row such as {_ROW}, as `polyreply reply --output` writes it"
+    )
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Lines with their numbers, without blank ones; compression is recognised by content."""
+    if not path.exists():
+        raise DataError(f"{path}: there is no such file; check the path")
+    if path.is_dir():
+        raise DataError(f"{path}: expected a responses file, found a folder; name a file in it")
+    with path.open("rb") as raw:
+        compressed = raw.read(2) == _GZIP_MAGIC
+        raw.seek(0)
+        stream = gzip.GzipFile(fileobj=raw) if compressed else raw
+        try:
+            for number, line in enumerate(stream, start=1):
+                line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+                if not line.isspace():
+                    yield number, line
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise DataError(f"{path}: the gzip data is broken ({error}); fetch or compress the file again") from None
+
+
+def _check_k(path: Path, rows: Sequence[Row], variable_k: bool) -> None:
+    first = rows[0]
+    other = next((row for row in rows if len(row.texts) != len(first.texts)), None)
+    if other is not None and not variable_k:
+        raise DataError(
+            f"{path}, line {other.line}: expected {len(first.texts)} responses as in line {first.line}, found "
+            f"{len(other.texts)}; reply with one K throughout, or say --variable-k to score such a file"
+        )
+
+
+@dataclass
+class _LeftOut(BadRows):
+    """Remembers the lines of every bad row, not only of the first ones."""
+
+    lines: dict[int, str] = field(default_factory=dict)
+
+    def add(self, source: str, line: int, reason: str) -> None:
+        """Notes one bad row."""
+        super().add(source, line, reason)
+        self.lines[line] = reason
+
+
+def _read_references(path: Path, context_turns: int, wanted: int, strict: bool) -> tuple[list[Row], str]:
+    """The rows of a dialogue file, and what was left out of it.
+
+    `polyreply reply` leaves out rows it cannot use, and so the responses have none for them; a row with an empty
+    reference is one of these. Where the responses do have rows for them, empty references are scored against.
+    """
+    bad = _LeftOut(strict=strict, advice="fix the row or evaluate without --strict")
+    records = list(read_records(path, bad))
+    rows = list(_rows(records, context_turns))
+    with_empty = [line for line, reason in bad.lines.items() if reason == _EMPTY]
+    if with_empty and len(rows) != wanted:
+        found = [*records, *_reread(path, set(with_empty))]
+        every = list(_rows(sorted(found, key=lambda record: record.line), context_turns))
+        if len(every) == wanted:
+            rows = every
+            bad.lines = {line: reason for line, reason in bad.lines.items() if reason != _EMPTY}
+    return rows, _left_out(path, bad.lines)
+
+
+def _rows(records: Sequence[Record], context_turns: int) -> Iterator[Row]:
+    for record in records:
+        for dialogue in record.dialogues(context_turns):
+            yield Row(record.line, dialogue.context, dialogue.responses)
+
+
+def _reread(path: Path, wanted: set[int]) -> Iterator[Record]:
+    """The rows on those lines, empty references included."""
+    for number, line in _lines(path):
+        if number in wanted:
+            row = msgspec.json.decode(line)
+            texts = [row["response"]] if row.get("response") is not None else row["responses"]
+            if texts:
+                yield Record(number, _turns(row["context"]), tuple(texts))
+
+
+def _left_out(path: Path, lines: dict[int, str]) -> str:
+    if not lines:
+        return ""
+    line, reason = next(iter(lines.items()))
+    return f"{len(lines)} bad rows of {path} were left out; the first: line {line}, {reason}"
+
+
+def _check_match(responses: Path, said: Sequence[Row], references: Path, gold: Sequence[Row], left_out: str) -> None:
+    """Raises unless both files have the same contexts in the same order."""
+    place = next((n for n, (one, two) in enumerate(zip(said, gold, strict=False)) if one.context != two.context), None)
+    if place is None and len(said) == len(gold):
+        return
+    hint = f"; {left_out}" if left_out else ""
+    if place is None:
+        raise DataError(
+            f"{responses}: expected {len(gold)} rows, one for each context of {references}, found {len(said)}; reply "
+            f"to that file again, or name the references these responses were made for{hint}"
+        )
+    one, two = said[place], gold[place]
+    same = Counter(row.context for row in said) == Counter(row.context for row in gold)
+    fix = (
+        "the contexts are the same in another order: sort one file like the other"
+        if same
+        else "reply to that file again, or name the references these responses were made for"
+    )
+    raise DataError(
+        f"{responses}, line {one.line} (row {place + 1}): expected the context {_shown(two.context)} of {references}, "
+        f"line {two.line}, found {_shown(one.context)}; {fix}{hint}"
+    )
+
+
+def _shown(context: Sequence[str]) -> str:
+    text = " / ".join(context)
+    return repr(text if len(text) <= 60 else text[:59] + "…")

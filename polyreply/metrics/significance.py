@@ -1,0 +1,151 @@
+"""Whether a difference between two systems is more than luck with the contexts, and how sure a number is.
+
+Everything is resampled over contexts: a context brings its P and R of every order, its Dist and its Pairwise-BLEU
+together, and F is computed anew from the resampled means of P and R. Both systems get the same resamples.
+
+Legend: C contexts, M numbers, B resamples.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from polyreply.errors import PolyReplyError
+
+Floats = npt.NDArray[np.float64]
+Columns = Mapping[str, Floats]
+"""The per-context values of a system, under their names."""
+TestName = Literal["bootstrap", "permutation"]
+TESTS: tuple[str, ...] = get_args(TestName)
+
+_CELLS = 1 << 22
+"""Most numbers of a resampling matrix that are held at once."""
+_TIE = 1e-9
+"""Differences (in percent) closer than this are equal: the order of a sum decides no test."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A system's number less the baseline's, its 95 % interval, and how likely luck alone gives one as large."""
+
+    value: float
+    low: float
+    high: float
+    p_value: float
+
+
+def intervals(
+    columns: Columns, names: Sequence[str], *, samples: int = 1000, seed: int = 0, level: float = 0.95
+) -> dict[str, tuple[float, float]]:
+    """Percentile bootstrap interval of each of these numbers that the columns give."""
+    means = _Means(columns, [name for name in names if has_number(columns, name)])
+    drawn_BM = np.concatenate([means.of(counts) for counts in _bootstrap(means.num_contexts, samples, seed)])
+    low_M, high_M = np.quantile(drawn_BM, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return {name: (float(low_M[m]), float(high_M[m])) for m, name in enumerate(means.names)}
+
+
+def paired_test(
+    system: Columns,
+    baseline: Columns,
+    names: Sequence[str],
+    *,
+    test: TestName = "bootstrap",
+    samples: int = 1000,
+    seed: int = 0,
+) -> dict[str, Difference]:
+    """The difference of each number that both have, tested over the contexts, which must be the same in both."""
+    names = [name for name in names if has_number(system, name) and has_number(baseline, name)]
+    ours, theirs = _Means(system, names), _Means(baseline, names)
+    if ours.num_contexts != theirs.num_contexts:
+        raise PolyReplyError(
+            f"a paired test needs the same contexts, found {ours.num_contexts} and {theirs.num_contexts}; evaluate "
+            "both systems on one file of references"
+        )
+    once_BC = np.ones((1, ours.num_contexts))
+    seen_M = (ours.of(once_BC) - theirs.of(once_BC))[0]
+    draws = _bootstrap(ours.num_contexts, samples, seed)
+    drawn_BM = np.concatenate([ours.of(counts) - theirs.of(counts) for counts in draws])
+    low_M, high_M = np.quantile(drawn_BM, [0.025, 0.975], axis=0)
+    # Under luck alone the bootstrap's differences would lie around 0 as they lie around what was seen.
+    null_BM = drawn_BM - seen_M if test == "bootstrap" else _permuted(ours, theirs, samples, seed)
+    p_M = (1 + (abs(null_BM) >= abs(seen_M) - _TIE).sum(0)) / (1 + samples)
+    return {
+        name: Difference(float(seen_M[m]), float(low_M[m]), float(high_M[m]), float(p_M[m]))
+        for m, name in enumerate(names)
+    }
+
+
+def has_number(columns: Columns, name: str) -> bool:
+    """Whether per-context values give that number."""
+    return all(part in columns and not np.isnan(columns[part]).all() for part in _parts(name))
+
+
+def _parts(name: str) -> list[str]:
+    """The columns behind a number: F is made of the means of P and R, every other number is a mean itself."""
+    return [f"{name[:-2]}_p", f"{name[:-2]}_r"] if name.endswith("_f") else [name]
+
+
+class _Means:
+    """Numbers as functions of how often each context counts."""
+
+    def __init__(self, columns: Columns, names: Sequence[str]) -> None:
+        self.names = list(names)
+        self._parts = list(dict.fromkeys(part for name in names for part in _parts(name)))
+        self.num_contexts = len(next(iter(columns.values())))
+        values_CM = np.array([columns[part] for part in self._parts]).reshape(-1, self.num_contexts).T
+        self.known_CM = (~np.isnan(values_CM)).astype(np.float64)
+        self.values_CM = np.nan_to_num(values_CM)
+
+    def of(self, counts_BC: Floats) -> Floats:
+        """The numbers under each row of counts, (B, M)."""
+        return self.from_sums(counts_BC @ self.values_CM, counts_BC @ self.known_CM)
+
+    def from_sums(self, sums_BM: Floats, known_BM: Floats) -> Floats:
+        """The numbers from sums over contexts and from how many contexts went into each."""
+        means = dict(zip(self._parts, (sums_BM / np.maximum(known_BM, 1)).T, strict=True))
+        columns = [_harmonic(*(means[part] for part in _parts(name))) for name in self.names]
+        return np.array(columns).reshape(len(columns), len(sums_BM)).T
+
+
+def _harmonic(one: Floats, two: Floats | None = None) -> Floats:
+    """F of P and R; a number that stands alone is itself."""
+    if two is None:
+        return one
+    total = one + two
+    return np.where(total > 0, 2 * one * two / np.where(total > 0, total, 1), 0.0)
+
+
+def _bootstrap(num_contexts: int, samples: int, seed: int) -> Iterator[Floats]:
+    """How often each context is drawn when as many are drawn as there are, with replacement; (B, C) in pieces."""
+    generator = np.random.default_rng(seed)
+    for size in _chunks(num_contexts, samples):
+        drawn_BC = generator.integers(num_contexts, size=(size, num_contexts))
+        flat = drawn_BC + num_contexts * np.arange(size)[:, None]
+        counts = np.bincount(flat.ravel(), minlength=size * num_contexts)
+        yield counts.reshape(size, num_contexts).astype(np.float64)
+
+
+def _permuted(ours: _Means, theirs: _Means, samples: int, seed: int) -> Floats:
+    """Differences when a coin decides for each context which system gets which of its two values, (B, M)."""
+    generator = np.random.default_rng(seed)
+    value_CM, known_CM = theirs.values_CM - ours.values_CM, theirs.known_CM - ours.known_CM
+    found = []
+    for size in _chunks(ours.num_contexts, samples):
+        coins_BC = generator.integers(2, size=(size, ours.num_contexts)).astype(np.float64)
+        value_BM, known_BM = coins_BC @ value_CM, coins_BC @ known_CM
+        first_BM = ours.from_sums(ours.values_CM.sum(0) + value_BM, ours.known_CM.sum(0) + known_BM)
+        second_BM = theirs.from_sums(theirs.values_CM.sum(0) - value_BM, theirs.known_CM.sum(0) - known_BM)
+        found.append(first_BM - second_BM)
+    return np.concatenate(found)
+
+
+def _chunks(num_contexts: int, samples: int) -> Iterator[int]:
+    """Sizes of the pieces in which resamples are drawn."""
+    if samples < 1:
+        raise PolyReplyError(f"samples: expected at least 1 resample, found {samples}; the usual number is 1000")
+    most = max(1, _CELLS // num_contexts)
+    for begin in range(0, samples, most):
+        yield min(most, samples - begin)
