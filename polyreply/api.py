@@ -18,6 +18,7 @@ from polyreply.folders import building, check_target
 from polyreply.model.backbones import Dtype, backbone_tokenizer, load_backbone
 from polyreply.model.card import CardFacts, Example, backbone_name, model_card
 from polyreply.model.config import PolyReplyConfig
+from polyreply.model.loading import quietly
 from polyreply.model.polyreply_model import PolyReplyModel
 from polyreply.model.pretrained import read_config
 
@@ -133,7 +134,8 @@ class PolyReply:
             facts = card or CardFacts()
             self._readme = model_card(self.model, replace(facts, examples=(*facts.examples, *self._said(examples))))
         with building(out, overwrite) as scratch:
-            self.model.save_pretrained(scratch / "out")
+            with quietly():
+                self.model.save_pretrained(scratch / "out")
             self.tokenizer.save_pretrained(scratch / "out")
             (scratch / "out" / "README.md").write_text(self._readme, encoding="utf-8")
 

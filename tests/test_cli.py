@@ -19,6 +19,7 @@ VERBS = [
     ["prepare"],
     ["reply"],
     ["tokenize"],
+    ["train"],
     ["bench"],
     ["bench", "data"],
     ["bench", "score"],

@@ -6,7 +6,22 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "polyreply"
-STAGES = ["errors", "progress", "folders", "config", "data", "model", "decoding", "metrics", "em", "api", "bench", "cli"]
+STAGES = [
+    "errors",
+    "progress",
+    "folders",
+    "config",
+    "data",
+    "model",
+    "em",
+    "decoding",
+    "metrics",
+    "api",
+    "training",
+    "train",
+    "bench",
+    "cli",
+]
 
 
 def stage_of(module: str) -> int | None:

@@ -21,8 +21,12 @@ def split_files(data: Path) -> dict[str, Path]:
     """The files of a prepared folder by split; a single file counts as train."""
     if data.is_file():
         return {"train": data}
+    endings = (".jsonl.gz", ".jsonl", ".csv.gz", ".csv")
+    found = {split: [data / f"{split}{ending}" for ending in endings] for split in SPLITS}
     files: dict[str, Path] = {
-        split: data / f"{split}.jsonl.gz" for split in SPLITS if (data / f"{split}.jsonl.gz").exists()
+        split: next(path for path in paths if path.exists())
+        for split, paths in found.items()
+        if any(path.exists() for path in paths)
     }
     if not files:
         raise DataError(f"{data}: expected train.jsonl.gz in a folder made by `polyreply prepare`, or a dialogue file")

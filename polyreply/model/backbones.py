@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from polyreply.data.tokenizer import load_tokenizer
 from polyreply.errors import BackboneError, RecipeError
 from polyreply.model import flan_t5_pip
-from polyreply.model.loading import leads_nowhere, one_line_errors, stay_untied, without_warnings
+from polyreply.model.loading import leads_nowhere, one_line_errors, quietly, stay_untied
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, T5ForConditionalGeneration
@@ -140,7 +140,7 @@ def _load(kind: Any, name: str | Path, **options: Any) -> "PreTrainedModel":
     """Load a model of which every weight is known."""
     source = None if "state_dict" in options else str(name)
     options["dtype"] = options["dtype"] or "auto"
-    with _one_line_errors(name), without_warnings():
+    with _one_line_errors(name), quietly():
         model, info = kind.from_pretrained(source, use_safetensors=True, output_loading_info=True, **options)
     if missing := sorted(info["missing_keys"]):
         raise BackboneError(

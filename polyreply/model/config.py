@@ -72,7 +72,7 @@ class PolyReplyConfig(PretrainedConfig):
             raise PolyReplyError(f"num_decoders must be 1 or more, found {self.num_decoders}")
         if not self.backbone:
             raise PolyReplyError("expected a backbone in the configuration, found none")
-        if self.architecture == "multi-decoder" and not self.is_encoder_decoder:
+        if self.architecture == "multi-decoder" and self.num_decoders > 1 and not self.is_encoder_decoder:
             raise PolyReplyError(
                 "multi-decoder needs an encoder-decoder backbone such as T5 or BART, found "
                 f"{self.backbone['model_type']}; use architecture multi-adapter"

@@ -32,16 +32,19 @@ def one_line_errors(kind: type[PolyReplyError], what: str, expected: str) -> Ite
 
 
 @contextmanager
-def without_warnings() -> Iterator[None]:
-    """Silences Transformers' warnings about a load: each that matters is an error here."""
+def quietly() -> Iterator[None]:
+    """Silences Transformers' warnings about a load (each that matters is an error here) and its progress bars."""
     from transformers.utils import logging as transformers_logging
 
-    before = transformers_logging.get_verbosity()
+    before, had_bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity(logging.ERROR)
+    transformers_logging.disable_progress_bar()
     try:
         yield
     finally:
         transformers_logging.set_verbosity(before)
+        if had_bars:
+            transformers_logging.enable_progress_bar()
 
 
 def stay_untied(model: Any) -> None:

@@ -11,7 +11,7 @@ from transformers import GenerationConfig, PretrainedConfig
 from polyreply.errors import ModelFolderError
 from polyreply.model.config import SCHEMA_VERSION, PolyReplyConfig
 from polyreply.model.generation import without_beam_search
-from polyreply.model.loading import leads_nowhere, one_line_errors, stay_untied, without_warnings
+from polyreply.model.loading import leads_nowhere, one_line_errors, quietly, stay_untied
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
@@ -27,7 +27,7 @@ def load_checked(load: Callable[..., Any], name: str | Path, *arguments: Any, **
         check_config(name, read_config(name, hub))
     _check_weights_file(name, hub)
     options |= {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
-    with _one_line_errors(name), without_warnings():
+    with _one_line_errors(name), quietly():
         model, info = load(str(name), *arguments, **options)
     _check_weights(name, model.config, info)
     _own_memory(model)
@@ -46,7 +46,7 @@ def read_config(name: str | Path, hub: dict[str, Any] | None = None) -> dict[str
         raise ModelFolderError(f"no model at {text}: expected a K-decoder model folder with a config.json")
     if Path(name).is_dir() and not Path(name, (hub or {}).get("subfolder", ""), "config.json").is_file():
         raise ModelFolderError(f"expected a K-decoder model folder with a config.json, found none in {text}")
-    with _one_line_errors(name), without_warnings():
+    with _one_line_errors(name), quietly():
         config, _ = PretrainedConfig.get_config_dict(text, **(hub or {}))
     if not config:  # Transformers' answer to a repository without one
         raise ModelFolderError(f"expected a K-decoder model with a config.json, found none in {text}")

@@ -1,0 +1,1 @@
+"""Equal-size Hard EM: who trains on what, and how that is decided."""

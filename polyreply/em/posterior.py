@@ -1,0 +1,61 @@
+"""Q(z|c, r): which decoder each response probably came from, by Bayes' rule.
+
+Legend: N samples, K decoders.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from polyreply.errors import PolyReplyError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+
+class LikelihoodError(PolyReplyError):
+    """A likelihood that is no number, or zero: nothing can be assigned by it."""
+
+
+def posterior(nll_NK: ArrayLike, log_prior_NK: ArrayLike) -> Floats:
+    """Q(z=k|c, r) ∝ p(r|z=k, c) p(z=k|c) (Eqn. 2 of the paper), each row summing to one.
+
+    In float64: a long response has an NLL of hundreds, and ties between decoders should be real ones. A NaN or infinite
+    NLL raises a LikelihoodError that names the row.
+    """
+    return normalise(log_joint(nll_NK, log_prior_NK))
+
+
+def log_joint(nll_NK: ArrayLike, log_prior_NK: ArrayLike, ids_N: ArrayLike | None = None) -> Floats:
+    """log p(r, z=k|c): the posterior before it is normalised. Tells apart decoders that the posterior rounds to zero.
+
+    The ids say in an error which sample of the corpus a row is.
+    """
+    nll_NK, log_prior_NK = np.asarray(nll_NK, np.float64), np.asarray(log_prior_NK, np.float64)
+    if nll_NK.ndim != 2 or nll_NK.shape != log_prior_NK.shape:
+        found = f"{nll_NK.shape} and {log_prior_NK.shape}"
+        raise LikelihoodError(f"NLL and log prior: expected (samples, decoders) for both, found {found}")
+    joint_NK: Floats = log_prior_NK - nll_NK
+    if not np.isfinite(joint_NK).all():
+        raise LikelihoodError(_problem(nll_NK, joint_NK, ids_N))
+    return joint_NK
+
+
+def normalise(joint_NK: Floats) -> Floats:
+    """Softmax over the decoders; the largest term is exp(0), whatever the NLL."""
+    with np.errstate(over="ignore", under="ignore"):
+        weights_NK: Floats = joint_NK - joint_NK.max(1, keepdims=True)
+        np.exp(weights_NK, out=weights_NK)
+    weights_NK /= weights_NK.sum(1, keepdims=True)
+    return weights_NK
+
+
+def _problem(nll_NK: Floats, joint_NK: Floats, ids_N: ArrayLike | None) -> str:
+    row, decoder = (int(place) for place in np.argwhere(~np.isfinite(joint_NK))[0])
+    sample = "" if ids_N is None else f" (sample {np.asarray(ids_N)[row]})"
+    if np.isfinite(nll_NK[row, decoder]):
+        return f"row {row}{sample}: expected a finite log prior of decoder {decoder}, found {joint_NK[row, decoder]}"
+    found = nll_NK[row, decoder]
+    return (
+        f"row {row}{sample}: expected a finite NLL of decoder {decoder}, found {found}; "
+        "train with a lower learning rate, or in bfloat16 or float32 instead of float16"
+    )

@@ -1,0 +1,102 @@
+"""What is measured on the way: the likelihood of unseen responses, and replies with their metrics.
+
+Legend: N samples, K decoders.
+"""
+
+import math
+import time
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from polyreply.data.dialogue import Dialogue
+from polyreply.data.read import read_dialogues
+from polyreply.em.e_step import e_step
+from polyreply.em.posterior import posterior
+from polyreply.metrics import PAPER_NUMBERS, evaluate
+from polyreply.training.recipe import TrainRecipe
+from polyreply.training.record import ValidationRecord
+from polyreply.training.setup import Setup
+
+_SCANNED = 20_000
+"""Rows of the validation file among which the contexts are chosen."""
+
+
+@dataclass
+class Validation:
+    """A fixed sample of the validation split."""
+
+    setup: Setup
+    recipe: TrainRecipe
+    sample_ids: Any
+    dialogues: list[Dialogue]
+
+    @staticmethod
+    def of(setup: Setup, recipe: TrainRecipe) -> "Validation | None":
+        """The sample a recipe asks for; None without a validation split."""
+        if setup.valid is None or not len(setup.valid) or setup.valid_file is None:
+            return None
+        random = np.random.default_rng([recipe.seed, 7])
+        number = min(recipe.validation.samples, len(setup.valid))
+        ids = np.sort(random.choice(len(setup.valid), number, replace=False))
+        return Validation(setup, recipe, ids, _dialogues(setup.valid_file, recipe.validation.contexts, random))
+
+    def measure(self, step: int) -> ValidationRecord:
+        """Likelihood, replies and their metrics; dropout is off."""
+        begin = time.perf_counter()
+        model = self.setup.poly.model
+        was_training = model.training
+        model.train(False)
+        try:
+            metrics = self._likelihood()
+            replies = self._replies()
+        finally:
+            model.train(was_training)
+        if replies:
+            references = [list(dialogue.responses) for dialogue in self.dialogues]
+            scores = evaluate([reply["responses"] for reply in replies], references)
+            found = {name: scores[name] for name in (*PAPER_NUMBERS, "identical")}
+            metrics |= {name: value for name, value in found.items() if value is not None}
+        seconds = time.perf_counter() - begin
+        return ValidationRecord(step, metrics["mixture_nll"], metrics, replies, seconds)
+
+    def _likelihood(self) -> dict[str, float]:
+        """NLL per token of the mixture (its likelihood) and of each sample's best decoder, and the information captured.
+
+        Captured is (NLL of the mixture − NLL of the best decoder) / log K per response: 0 when decoders are alike, 1
+        when one decoder alone explains each response.
+        """
+        samples = self.setup.samples(self.setup.valid, self.sample_ids)  # type: ignore[arg-type]
+        evidence = e_step(self.setup.poly.model, samples)
+        nll_NK, log_prior_NK = evidence.nll_NK.cpu(), evidence.log_prior_NK.cpu()
+        tokens = float(samples.response_mask_NT.sum())
+        mixture_N = -torch.logsumexp(log_prior_NK - nll_NK, 1)
+        best_N = nll_NK.min(1).values
+        found = {"mixture_nll": float(mixture_N.sum()) / tokens, "best_nll": float(best_N.sum()) / tokens}
+        num_decoders = nll_NK.shape[1]
+        if num_decoders > 1:
+            uniform_N = -torch.logsumexp(-nll_NK, 1) + math.log(num_decoders)
+            found["captured"] = float((uniform_N - best_N).mean()) / math.log(num_decoders)
+            found["max_posterior"] = float(posterior(nll_NK.numpy(), log_prior_NK.numpy()).max(1).mean())
+        return found
+
+    def _replies(self) -> list[dict[str, Any]]:
+        if not self.dialogues:
+            return []
+        contexts = [dialogue.context for dialogue in self.dialogues]
+        limit = self.recipe.validation.max_new_tokens
+        found = self.setup.poly.reply(contexts, max_new_tokens=limit)
+        return [
+            {"context": list(context), "responses": [reply.text for reply in replies]}
+            for context, replies in zip(contexts, found, strict=True)
+        ]
+
+
+def _dialogues(path: Path, number: int, random: np.random.Generator) -> list[Dialogue]:
+    rows = list(islice(read_dialogues(path), _SCANNED))
+    chosen = np.sort(random.choice(len(rows), min(number, len(rows)), replace=False))
+    return [rows[int(place)] for place in chosen]

@@ -1,0 +1,270 @@
+"""From NLL to weights: what each method promises, and that neither order nor chance favours a decoder."""
+
+import typing
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.optimize import linear_sum_assignment
+
+from polyreply.em.assign import Method, assign, fixed_decoders, temperature_at
+from polyreply.em.posterior import LikelihoodError, posterior
+from polyreply.errors import PolyReplyError
+
+METHODS = typing.get_args(Method)
+HARD = [method for method in METHODS if "soft" not in method]
+BALANCED = ["eqhard-em", "eqrandom-dynamic", "eqsoft-em"]
+K = 4
+
+
+def nll_of(number, seed=0, num_decoders=K):
+    rng = np.random.default_rng(seed)
+    return rng.gamma(5, 8, (number, 1)) + rng.normal(0, 2, (number, num_decoders))
+
+
+def uniform(nll_NK):
+    return np.full(nll_NK.shape, -np.log(nll_NK.shape[1]))
+
+
+def run(method, nll_NK, ids_N=None, **settings):
+    ids_N = np.arange(len(nll_NK)) if ids_N is None else ids_N
+    fixed_M = fixed_decoders(1000, nll_NK.shape[1], settings.get("seed", 0))
+    return assign(method, nll_NK, uniform(nll_NK), ids_N, fixed_decoder_M=fixed_M, **settings)
+
+
+# The posterior.
+
+
+@given(arrays(np.float64, (3, K), elements=st.floats(0, 50)), arrays(np.float64, (3, K), elements=st.floats(-9, 0)))
+def test_posterior_is_bayes_rule(nll_NK, log_prior_NK):
+    joint_NK = np.exp(-nll_NK) * np.exp(log_prior_NK)
+    np.testing.assert_allclose(posterior(nll_NK, log_prior_NK), joint_NK / joint_NK.sum(1, keepdims=True), rtol=1e-9)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4, 1e8])
+def test_posterior_is_stable_for_huge_nll(offset):
+    found_NK = posterior(offset + np.array([[0.0, 1.0], [5.0, 5.0], [0.0, 1e9]]), np.log([[0.5, 0.5]] * 3))
+    np.testing.assert_allclose(found_NK, [[1 / (1 + np.exp(-1)), 1 / (1 + np.e)], [0.5, 0.5], [1, 0]], atol=1e-15)
+    assert found_NK.dtype == np.float64
+    np.testing.assert_array_equal(posterior([[1e308, -1e308]], [[0, 0]]), [[0, 1]])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_likelihood_that_is_no_number_is_named(value, method):
+    nll_NK = nll_of(8)
+    nll_NK[5, 2] = value
+    with pytest.raises(LikelihoodError, match=r"row 5: expected a finite NLL of decoder 2, found -?(nan|inf)"):
+        posterior(nll_NK, uniform(nll_NK))
+    with pytest.raises(LikelihoodError, match=r"row 5 \(sample 45\): "):
+        run(method, nll_NK, 50 - np.arange(8))
+
+
+def test_bad_priors_and_shapes_are_refused():
+    nll_NK = nll_of(3)
+    with pytest.raises(LikelihoodError, match="row 1: expected a finite log prior of decoder 0, found -inf"):
+        posterior(nll_NK, [[0] * K, [-np.inf] + [0] * (K - 1), [0] * K])
+    with pytest.raises(LikelihoodError, match=r"found \(3, 4\) and \(3, 5\)"):
+        posterior(nll_NK, np.zeros((3, 5)))
+    with pytest.raises(LikelihoodError, match=r"found \(4,\) and \(4,\)"):
+        posterior(nll_NK[0], np.zeros(4))
+    with pytest.raises(PolyReplyError, match=r"one for each of 3 samples, found shape \(2,\)"):
+        run("soft-em", nll_NK, np.arange(2))
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(PolyReplyError, match=r"method: expected one of soft-em, hard-em, .*, found 'hardem'"):
+        run("hardem", nll_of(8))
+    with pytest.raises(PolyReplyError, match="cost: expected one of posterior, nll, found 'loss'"):
+        run("eqhard-em", nll_of(8), cost="loss")
+
+
+# What all methods have in common.
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("number", [0, 1, 3, 40, 43])
+def test_rows_sum_to_one_and_hard_ones_are_one_hot(method, number):
+    nll_NK = nll_of(number)
+    found = run(method, nll_NK)
+    assert found.weights_NK.dtype == np.float64 and found.weights_NK.shape == nll_NK.shape
+    np.testing.assert_allclose(found.weights_NK.sum(1), 1, rtol=0, atol=1e-14)
+    np.testing.assert_array_equal(found.posterior_NK, posterior(nll_NK, uniform(nll_NK)))
+    if method in HARD:
+        assert set(np.unique(found.weights_NK)) <= {0, 1}
+
+
+@pytest.mark.parametrize("method", BALANCED)
+@pytest.mark.parametrize("number", [3, 40, 43])
+def test_every_decoder_has_its_share(method, number):
+    shares_K = run(method, nll_of(number) + np.arange(K)).weights_NK.sum(0)
+    assert shares_K.max() - shares_K.min() <= (1e-5 * number if method == "eqsoft-em" else number % K != 0)
+
+
+@pytest.mark.parametrize("cost", ["posterior", "nll"])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("ties", ["none", "some", "all"])
+def test_permuting_the_samples_permutes_the_result(method, ties, cost):
+    """Bit by bit, ties included: chance follows the ids, not the places."""
+    nll_NK = {"none": nll_of(50), "some": nll_of(50).round(-1), "all": np.zeros((50, K))}[ties]
+    rng = np.random.default_rng(5)
+    ids_N, order_N = rng.permutation(1000)[:50], rng.permutation(50)
+    settings = {"cost": cost, "seed": 3, "step": 7, "temperature": 0.1}
+    first = run(method, nll_NK, ids_N, **settings)
+    second = run(method, nll_NK[order_N], ids_N[order_N], **settings)
+    np.testing.assert_array_equal(second.weights_NK, first.weights_NK[order_N])
+    np.testing.assert_array_equal(second.posterior_NK, first.posterior_NK[order_N])
+
+
+@pytest.mark.parametrize("method", [method for method in METHODS if "random" not in method])
+def test_without_ties_relabelling_the_decoders_relabels_the_result(method):
+    nll_NK, order_K = nll_of(50), np.array([2, 0, 3, 1])
+    first, second = run(method, nll_NK, step=1), run(method, nll_NK[:, order_K], step=2)
+    np.testing.assert_allclose(second.weights_NK, first.weights_NK[:, order_K], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "method, by",
+    [(method, by) for method in HARD for by in ("seed", "step") if (method, by) != ("eqrandom-fixed", "step")],
+)
+def test_where_the_costs_say_nothing_no_place_and_no_decoder_is_favoured(method, by):
+    """Over many draws every sample has every decoder about equally often, also where K does not divide N."""
+    draws, number = 400, 11
+    mean_NK = sum(run(method, np.full((number, K), 3.0), **{by: draw}).weights_NK for draw in range(draws)) / draws
+    five_sigma = 5 * np.sqrt(0.25 * 0.75 / draws)
+    assert np.abs(mean_NK - 1 / K).max() < five_sigma
+    assert np.abs(mean_NK.mean(0) - 1 / K).max() < five_sigma / np.sqrt(number)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_seed_and_step_give_the_same(method):
+    nll_NK = np.zeros((20, K))
+    first, second = (run(method, nll_NK, seed=1, step=2).weights_NK for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    if method in HARD:
+        assert (first != run(method, nll_NK, seed=2, step=2).weights_NK).any()
+        assert (first != run(method, nll_NK, seed=1, step=3).weights_NK).any() == (method != "eqrandom-fixed")
+
+
+# Each method.
+
+
+def test_soft_em_is_the_posterior():
+    found = run("soft-em", nll_of(30))
+    np.testing.assert_array_equal(found.weights_NK, found.posterior_NK)
+    assert found.prices_K is None
+
+
+def test_hard_em_takes_the_most_likely_decoder():
+    nll_NK, rng = nll_of(30), np.random.default_rng(0)
+    log_prior_NK = np.log(rng.dirichlet(np.ones(K), 30))
+    found = assign("hard-em", nll_NK, log_prior_NK, np.arange(30))
+    np.testing.assert_array_equal(found.weights_NK.argmax(1), found.posterior_NK.argmax(1))
+
+
+def test_hard_em_breaks_ties_among_the_best_only():
+    nll_NK = np.tile([1.0, 0.0, 2.0, 0.0], (200, 1))
+    used_K = run("hard-em", nll_NK).weights_NK.sum(0)
+    assert used_K[0] == used_K[2] == 0 and 60 < used_K[1] < 140
+
+
+@pytest.mark.parametrize("cost", ["posterior", "nll"])
+@pytest.mark.parametrize("seed", range(5))
+def test_eqhard_em_has_the_cost_of_the_papers_duplicated_decoders(cost, seed):
+    nll_NK = nll_of(24, seed)
+    log_prior_NK = np.log(np.random.default_rng(seed).dirichlet(np.ones(K), 24))
+    found = assign("eqhard-em", nll_NK, log_prior_NK, np.arange(24), cost=cost)
+    cost_NK = -found.posterior_NK if cost == "posterior" else nll_NK - log_prior_NK
+    duplicated_NN = np.repeat(cost_NK, 24 // K, axis=1)
+    best = duplicated_NN[linear_sum_assignment(duplicated_NN)].sum()
+    assert (found.weights_NK * cost_NK).sum() == pytest.approx(best, abs=1e-10)
+
+
+@pytest.mark.parametrize("scale", [1000, 50])
+def test_eqhard_em_breaks_ties_of_the_posterior_by_likelihood(scale):
+    """Decoder 0 is certain for everybody, exactly or nearly: who has to leave is decided by what it costs in NLL."""
+    nll_NK = np.column_stack([np.zeros(8), np.array([8, 3, 7, 2, 6, 1, 5, 4]) * float(scale)])
+    found = run("eqhard-em", nll_NK)
+    assert (found.posterior_NK == [1, 0]).all() == (scale == 1000)
+    np.testing.assert_array_equal(found.weights_NK.argmax(1), [0, 1, 0, 1, 0, 1, 0, 1])
+
+
+@pytest.mark.parametrize("cost", ["posterior", "nll"])
+@pytest.mark.parametrize("method", ["eqhard-em", "eqsoft-em"])
+def test_prices_of_the_last_e_step_change_nothing_but_the_time(method, cost):
+    nll_NK = nll_of(200)
+    cold = run(method, nll_NK + 0.1 * nll_of(200, 1), cost=cost)
+    warm = run(method, nll_NK, cost=cost, prices_K=cold.prices_K)
+    assert warm.prices_K.shape == (K,)
+    np.testing.assert_allclose(warm.weights_NK, run(method, nll_NK, cost=cost).weights_NK, atol=1e-5)
+
+
+def test_fixed_decoders_are_balanced_and_follow_the_sample():
+    fixed_M = fixed_decoders(103, 10, 4)
+    assert sorted(np.bincount(fixed_M)) == [10] * 7 + [11] * 3
+    assert (fixed_M != fixed_decoders(103, 10, 5)).any()
+    for step, ids_N in enumerate([[7, 100, 3], [100, 7, 7]]):
+        nll_NK = nll_of(3, step, 10)
+        found = assign("eqrandom-fixed", nll_NK, uniform(nll_NK), ids_N, fixed_decoder_M=fixed_M, step=step, seed=step)
+        np.testing.assert_array_equal(found.weights_NK.argmax(1), fixed_M[ids_N])
+
+
+@pytest.mark.parametrize(
+    "fixed_M, message",
+    [(None, "make it with fixed_decoders"), (np.zeros(5, int), "expected ids from 0 to 4, found 0 to 7")],
+)
+def test_eqrandom_fixed_says_what_it_lacks(fixed_M, message):
+    nll_NK = nll_of(8)
+    with pytest.raises(PolyReplyError, match=message):
+        assign("eqrandom-fixed", nll_NK, uniform(nll_NK), np.arange(8), fixed_decoder_M=fixed_M)
+
+
+def test_eqrandom_dynamic_ignores_the_costs():
+    first, second = (run("eqrandom-dynamic", nll_of(40, seed), step=3).weights_NK for seed in range(2))
+    np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("cost", ["posterior", "nll"])
+def test_eqsoft_em_lies_between_eqhard_em_and_uniform(cost):
+    nll_NK = nll_of(200) + np.arange(K)
+    exact = run("eqhard-em", nll_NK, cost=cost)
+    cost_NK = -exact.posterior_NK if cost == "posterior" else nll_NK + np.log(K)
+    totals = [
+        (run("eqsoft-em", nll_NK, cost=cost, temperature=temperature).weights_NK * cost_NK).sum()
+        for temperature in (1e6, 10, 1, 0.1, 0.01, 1e-4)
+    ]
+    assert totals[0] == pytest.approx(cost_NK.mean() * 200, rel=1e-4)
+    assert all(colder < hotter for hotter, colder in pairwise(totals))
+    assert totals[-1] == pytest.approx((exact.weights_NK * cost_NK).sum(), rel=1e-5)
+
+
+def test_eqsoft_em_with_nll_at_temperature_one_is_a_posterior_under_another_prior():
+    nll_NK = nll_of(200) + np.arange(K)
+    found = run("eqsoft-em", nll_NK, cost="nll")
+    np.testing.assert_allclose(found.weights_NK, posterior(nll_NK, np.tile(-found.prices_K, (200, 1))), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "step, start, end, anneal_steps, expected",
+    [
+        (0, 10.0, 0.1, 100, 10.0),
+        (50, 10.0, 0.1, 100, 1.0),
+        (75, 10.0, 0.1, 100, 10**-0.5),
+        (100, 10.0, 0.1, 100, 0.1),
+        (5000, 10.0, 0.1, 100, 0.1),
+        (0, 10.0, 0.1, 0, 0.1),
+        (3, 2.0, 2.0, 10, 2.0),
+    ],
+)
+def test_temperature_falls_by_a_constant_factor(step, start, end, anneal_steps, expected):
+    assert temperature_at(step, start, end, anneal_steps) == pytest.approx(expected, rel=1e-12)
+
+
+def test_temperature_zero_is_refused():
+    with pytest.raises(PolyReplyError, match="expected numbers above 0, found 1 to 0"):
+        temperature_at(0, 1, 0, 10)
+    with pytest.raises(PolyReplyError, match="found 0; for 0 use eqhard-em"):
+        run("eqsoft-em", nll_of(8), temperature=0)

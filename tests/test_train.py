@@ -1,0 +1,228 @@
+"""Every method trains, is saved, loads and replies; a run that is stopped goes on as if it had not been."""
+
+import json
+import signal
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from polyreply import PolyReply
+from polyreply.config import load_recipe, save_recipe
+from polyreply.data.smalltalk import generate
+from polyreply.errors import PolyReplyError, RecipeError
+from polyreply.train import Run, TrainingError, train
+from polyreply.training import run_log
+from polyreply.training.recipe import TrainRecipe
+from polyreply.training.record import ValidationRecord
+from polyreply.training.validation import Validation
+from polyreply.training.view import SilentView
+
+METHODS = ["eqhard-em", "soft-em", "hard-em", "eqrandom-fixed", "eqrandom-dynamic", "eqsoft-em"]
+K = 3
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("smalltalk")
+    for split, rows in (("train", 90), ("valid", 20)):
+        lines = [
+            json.dumps({"context": list(dialogue.context), "responses": list(dialogue.responses)})
+            for dialogue in generate(split=split, rows=rows)
+        ]
+        (folder / f"{split}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    return folder
+
+
+SMALL = [
+    "model.mini={d_model: 16, d_ff: 24, num_layers: 1, num_decoder_layers: 1, num_heads: 2, d_kv: 8}",
+    "model.vocab_size=400",
+    f"model.num_decoders={K}",
+    "em.e_step_size=30",
+    "optimizer.batch_rows=20",
+    "validation={every: 2, samples: 12, contexts: 3, max_new_tokens: 6}",
+    "checkpoint.every=2",
+]
+
+
+def recipe(data, out, *overrides):
+    return load_recipe(TrainRecipe, None, [*SMALL, f"data={data}", f"out={out}", "steps=4", *overrides])
+
+
+@pytest.fixture(scope="session")
+def stage1(data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "stage1"
+    return train(recipe(data, out, "method=mle", "model.backbone=mini", "optimizer.learning_rate=0.01"))
+
+
+def steps_of(folder):
+    return [line for line in run_log.read(folder / "log.jsonl") if line["kind"] == "step"]
+
+
+def weights(model):
+    return load_file(model / "model.safetensors")
+
+
+def test_stage_1_lowers_the_loss_and_is_an_ordinary_single_decoder_model(stage1):
+    found = steps_of(stage1.parent)
+    assert [line["step"] for line in found] == [1, 2, 3, 4] and found[-1]["loss"] < found[0]["loss"]
+    loaded = PolyReply.from_pretrained(stage1)
+    assert loaded.num_decoders == 1 and len(loaded.reply("Hello!", max_new_tokens=4)) == 1
+    assert len(loaded.reply("Hello!", decode="beam", k=3, max_new_tokens=4)) == 3
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_each_method_trains_saves_loads_and_replies(method, data, stage1, tmp_path):
+    out = tmp_path / "run"
+    model = train(recipe(data, out, f"method={method}", f"model.backbone={stage1}"))
+    loaded = PolyReply.from_pretrained(model)
+    assert len(loaded.reply("Hello!", max_new_tokens=5)) == K
+    usage = json.loads((out / "usage.json").read_text())
+    assert usage["method"] == method and sum(usage["share"]) == pytest.approx(1, abs=1e-4)
+    if method.startswith(("eqhard", "eqrandom-dynamic", "eqsoft")):
+        assert usage["share"] == pytest.approx([1 / K] * K, abs=1e-5)
+    assert (out / "usage.png").stat().st_size > 1000 and (out / "assignment.png").stat().st_size > 1000
+    before, after = weights(stage1), weights(model)
+    shared = [name for name in before if name in after]
+    assert shared and all(torch.equal(before[name], after[name]) for name in shared), "stage 2 changed shared weights"
+    assert method in (model / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["em.e_step_scope=corpus"],
+        ["em.freeze_shared=false"],
+        ["model.prior=learned", "em.cost=nll", "em.likelihood=mean"],
+        ["model.architecture=multi-decoder", "method=hard-em"],
+        ["em.e_step_max_tokens=3", "em.e_step_dropout=true", "optimizer.clip_norm=0.5", "optimizer.schedule=linear"],
+        ["model.adapter_init=linear", "model.adapter_sites=layer"],
+    ],
+    ids=lambda settings: settings[0],
+)
+def test_options_train_too(settings, data, stage1, tmp_path):
+    model = train(recipe(data, tmp_path / "run", "method=eqhard-em", f"model.backbone={stage1}", *settings))
+    assert len(PolyReply.from_pretrained(model).reply("Hello!", max_new_tokens=3)) == K
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["method=mle", "model.backbone=mini"],
+        ["method=eqhard-em"],
+        ["method=soft-em", "model.prior=learned", "em.e_step_dropout=true"],
+        ["method=eqsoft-em", "em.e_step_scope=corpus", "em.anneal_steps=5"],
+        ["method=hard-em", "model.architecture=multi-decoder", "validation.patience=3"],
+    ],
+    ids=lambda settings: settings[0].removeprefix("method="),
+)
+def test_a_stopped_run_goes_on_to_the_same_result(settings, data, stage1, tmp_path):
+    settings = settings if "model.backbone=mini" in settings else [*settings, f"model.backbone={stage1}"]
+    whole = train(recipe(data, tmp_path / "whole", "steps=6", *settings))
+    stopped = recipe(data, tmp_path / "stopped", "steps=6", *settings)
+    run = Run(stopped, False, SilentView())
+    original, run.em_step = run.em_step, lambda: _fail_at(run, 5, original)  # after the checkpoint of step 4
+    with pytest.raises(_PulledPlug):
+        run.loop()
+    model = train(stopped, resume=True)
+    ours, expected = weights(model), weights(whole)
+    assert ours.keys() == expected.keys() and all(torch.equal(ours[name], expected[name]) for name in ours)
+    assert [line["step"] for line in steps_of(model.parent)] == [1, 2, 3, 4, 5, 6]
+    losses = [[line["loss"] for line in steps_of(folder.parent)] for folder in (model, whole)]
+    assert losses[0] == losses[1]
+    if "method=mle" not in settings:
+        assert (model.parent / "usage.json").read_bytes() == (whole.parent / "usage.json").read_bytes()
+
+
+class _PulledPlug(Exception):
+    pass
+
+
+def _fail_at(run, step, original):
+    if run.step + 1 == step:
+        raise _PulledPlug
+    return original()
+
+
+def test_a_torn_checkpoint_is_passed_over(data, stage1, tmp_path):
+    made = recipe(data, tmp_path / "run", f"model.backbone={stage1}")
+    train(made)
+    newest = sorted((tmp_path / "run" / "checkpoints").glob("step-*"))[-1]
+    whole = (newest / "weights.safetensors").read_bytes()
+    (newest / "weights.safetensors").write_bytes(whole[: len(whole) // 2])
+    told = []
+    view = SilentView()
+    view.message = told.append
+    run = Run(made, True, view)
+    assert run.step == 2 and "damaged" in told[0]
+
+
+def test_resuming_with_another_recipe_is_refused(data, stage1, tmp_path):
+    train(recipe(data, tmp_path / "run", f"model.backbone={stage1}"))
+    with pytest.raises(PolyReplyError, match=r"em\.likelihood was 'sum' and is 'mean'"):
+        train(recipe(data, tmp_path / "run", f"model.backbone={stage1}", "em.likelihood=mean"), resume=True)
+    longer = train(recipe(data, tmp_path / "run", f"model.backbone={stage1}", "steps=5"), resume=True)
+    assert [line["step"] for line in steps_of(longer.parent)] == [1, 2, 3, 4, 5]
+
+
+def test_a_folder_in_use_is_not_written_to(data, stage1, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.txt").write_text("mine")
+    with pytest.raises(PolyReplyError, match="not empty"):
+        train(recipe(data, tmp_path / "run", f"model.backbone={stage1}"))
+
+
+def test_a_loss_that_is_no_number_is_an_error_and_the_last_checkpoint_stays(data, stage1, tmp_path):
+    made = recipe(data, tmp_path / "run", f"model.backbone={stage1}", "method=eqrandom-dynamic")
+    run = Run(made, False, SilentView())
+    run.save()
+    with torch.no_grad():
+        next(run.model.decoder_parameters()).fill_(torch.nan)
+    with pytest.raises(PolyReplyError, match=r"NaN|nan|finite"):
+        run.loop()
+    resumed = Run(made, True, SilentView())
+    assert resumed.step == 0 and all(p.isfinite().all() for p in resumed.model.parameters())
+
+
+def test_a_run_stops_when_validation_no_longer_improves_and_keeps_its_best(data, stage1, tmp_path, monkeypatch):
+    nlls = iter([3.0, 2.0, 2.5, 2.1, 1.0, 0.5, 0.4])
+    monkeypatch.setattr(Validation, "measure", lambda self, step: ValidationRecord(step, next(nlls), {}, [], 0.0))
+    settings = ["validation.patience=2", "validation.every=1", "checkpoint.keep=5", "checkpoint.every=1", "steps=50"]
+    model = train(recipe(data, tmp_path / "run", f"model.backbone={stage1}", *settings))
+    assert [line["step"] for line in steps_of(model.parent)] == [1, 2, 3, 4]
+    best = load_file(model.parent / "checkpoints" / "step-00000002" / "weights.safetensors")
+    assert best and all(torch.equal(weights(model)[name], best[name]) for name in best)
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(data, stage1, tmp_path):
+    made = recipe(data, tmp_path / "run", f"model.backbone={stage1}", "checkpoint.every=100")
+
+    class Interrupting(SilentView):
+        def update(self, record):
+            if record.step == 3:
+                signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(TrainingError, match=r"after step 3.*polyreply train --resume"):
+        train(made, view=Interrupting())
+    assert Run(made, True, SilentView()).step == 3
+    assert [line["step"] for line in steps_of(train(made, resume=True).parent)] == [1, 2, 3, 4]
+
+
+def test_contradictions_are_one_clear_line(data, tmp_path, polyreply):
+    with pytest.raises(RecipeError, match=r"e_step_size is 640, which K = 7 does not divide.*637"):
+        load_recipe(TrainRecipe, None, ["data=x", "out=y", "model.num_decoders=7"])
+    missing = polyreply("train", f"data={tmp_path / 'nowhere'}", f"out={tmp_path / 'run'}")
+    assert missing.returncode == 2 and missing.stderr.count("\n") == 1 and "nowhere" in missing.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_model_of_stage_2_is_no_backbone(data, stage1, tmp_path):
+    model = train(recipe(data, tmp_path / "run", f"model.backbone={stage1}", "steps=1"))
+    with pytest.raises(PolyReplyError, match="stage 1"):
+        train(recipe(data, tmp_path / "again", f"model.backbone={model}"))
+
+
+def test_the_resolved_recipe_reads_back(data, tmp_path):
+    made = recipe(data, tmp_path, "trackers=[tensorboard]", "em.e_step_max_tokens=4")
+    save_recipe(made, tmp_path / "recipe.yaml")
+    assert load_recipe(TrainRecipe, tmp_path / "recipe.yaml") == made
