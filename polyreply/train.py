@@ -335,8 +335,8 @@ class Run:
     def finish(self) -> Path:
         """Writes the model of the best validation (or of the last step), usage and plots."""
         if self.processes.is_main:
-            best = results.load_best(self.folder) if self.best_step >= 0 else {}
-            take_over(self.model, best)
+            if self.recipe.validation.keep == "best" and self.best_step >= 0:
+                take_over(self.model, results.load_best(self.folder))
             results.write(self.folder, self.recipe, self.setup, self.usage, self.validation, self.view)
         self.processes.wait()
         if self.recipe.trackers:

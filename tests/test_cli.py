@@ -25,6 +25,7 @@ VERBS = [
     ["bench", "score"],
     ["bench", "reply"],
     ["bench", "metrics"],
+    ["bench", "prefix"],
 ]
 
 

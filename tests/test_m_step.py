@@ -1,4 +1,4 @@
-"""One optimizer step of an EM step equals one for each decoder by itself, and a decoder without samples stays as it is."""
+"""One optimizer step equals one for each decoder by itself, and a decoder without samples stays as it is."""
 
 import copy
 

@@ -8,9 +8,11 @@ import torch
 from safetensors.torch import load_file
 
 from polyreply import PolyReply
+from polyreply.bench.prefix import LENGTHS, bench_prefix
 from polyreply.config import load_recipe, save_recipe
 from polyreply.data.smalltalk import generate
 from polyreply.errors import PolyReplyError, RecipeError
+from polyreply.progress import silent
 from polyreply.train import Run, TrainingError, train
 from polyreply.training import run_log
 from polyreply.training.recipe import TrainRecipe
@@ -206,6 +208,13 @@ def test_ctrl_c_saves_and_says_how_to_go_on(data, stage1, tmp_path):
         train(made, view=Interrupting())
     assert Run(made, True, SilentView()).step == 3
     assert [line["step"] for line in steps_of(train(made, resume=True).parent)] == [1, 2, 3, 4]
+
+
+def test_bench_prefix_says_what_looking_at_beginnings_changes(data, stage1, tmp_path):
+    model = train(recipe(data, tmp_path / "run", f"model.backbone={stage1}", "optimizer.learning_rate=0.05"))
+    figures = bench_prefix(str(model), data, 60, silent)
+    agreement = [figures[f"prefix.t{length}_agreement"] for length in LENGTHS]
+    assert agreement[0] < 1 and agreement[-1] > agreement[0] and figures["prefix.t2_time_saved"] < 1
 
 
 def test_contradictions_are_one_clear_line(data, tmp_path, polyreply):

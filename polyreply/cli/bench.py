@@ -1,5 +1,6 @@
 """`polyreply bench NAME`."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -96,6 +97,28 @@ def reply(
     with progress_bar() as notify:
         figures = bench_reply(repeats, notify)
     _print(figures, "Replying", as_json)
+
+
+@app.command()
+def prefix(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A trained K-decoder model.")],
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="A folder made by `polyreply prepare`.")],
+    number: Annotated[int, typer.Option("--n", min=1, help="Samples of the E-step.")] = 640,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """An E-step that looks only at the beginning of each response: agreement with the full one, and time saved.
+
+    \b
+    Examples:
+      polyreply bench prefix runs/eqhard-em/model data/chitchat
+      polyreply bench prefix runs/eqhard-em/model data/chitchat --n 200 --json
+    """
+    from polyreply.bench.prefix import bench_prefix
+    from polyreply.cli.display import progress_bar
+
+    with progress_bar() as notify:
+        figures = bench_prefix(model, data, number, notify)
+    _print(figures, "E-step on beginnings", as_json)
 
 
 @app.command()

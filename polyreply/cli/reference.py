@@ -45,8 +45,12 @@ def render_recipes() -> str:
     """The reference of every recipe as Markdown."""
     from polyreply.data.prepare import PrepareConfig
 
-    lines = [_RECIPES, "## polyreply prepare", "", "| key | default | meaning |", "|---|---|---|"]
-    return "\n".join([*lines, *_recipe_rows(PrepareConfig()), ""])
+    from polyreply.training.recipe import TrainRecipe
+
+    lines = [_RECIPES]
+    for verb, recipe in (("prepare", PrepareConfig()), ("train", TrainRecipe())):
+        lines += [f"## polyreply {verb}", "", "| key | default | meaning |", "|---|---|---|", *_recipe_rows(recipe), ""]
+    return "\n".join(lines)
 
 
 def _recipe_rows(recipe: Any, where: str = "") -> Iterator[str]:

@@ -15,6 +15,15 @@ import numpy as np
 
 from polyreply.em.flow import CHUNK, Bools, Choices, Floats, Ints, distances, drain
 
+import os
+WF=int(os.environ.get('WF','64'))
+AL=int(os.environ.get('AL','10000000'))
+LOG=[]
+def STALL(before, tied, K, N):
+    if MODE==0: return -1 if tied>N//2 else before-2
+    if MODE==1: return -1 if tied>N//2 else (before//2 if tied>4*K else before-2)
+    if MODE==2: return -1 if tied>N//8 else (before//2 if tied>4*K else before-2)
+MODE=int(os.environ.get('MODE','1'))
 LARGE = 16384
 """Above this number of samples, prices are first found for an eighth of them."""
 FEW = 32
@@ -61,19 +70,19 @@ def _solve(cost_KN: Floats, capacity_K: Ints, price_K: Floats) -> Solution | Non
     num_decoders, number = cost_KN.shape
     if number <= FEW * num_decoders:
         return _settle(cost_KN, capacity_K, price_K.copy(), sweep=True)
-    least, before = 0, number
+    factor, before = 1, number
     while True:
         decoder_N, gap_N = _nearest(cost_KN, price_K)
         excess_K = np.bincount(decoder_N, minlength=num_decoders) - capacity_K
         wrong = int(np.abs(excess_K).sum()) // 2
-        keep = max(least, NEAR * (num_decoders + wrong))
-        if keep < number // 2:
-            width_K = _widths(gap_N, decoder_N, keep, num_decoders, alike=not least)
+        keep = factor * NEAR * (num_decoders + wrong)
+        if keep < number // 2 and wrong <= number // WF:
+            width_K = _widths(gap_N, decoder_N, keep, num_decoders, alike=factor == 1 and number <= AL)
             found = _solve_near(cost_KN, capacity_K, price_K, decoder_N, gap_N <= width_K.take(decoder_N), width_K)
             if found:
                 return found
-            least = 4 * keep
-        elif least or wrong > before - 2 or np.count_nonzero(gap_N) < number // 2:
+            factor *= 4
+        elif wrong <= num_decoders // 2 or wrong > STALL(before, number - np.count_nonzero(gap_N), num_decoders, number):
             return _settle(cost_KN, capacity_K, price_K.copy(), sweep=False)
         before, price_K = wrong, price_K.copy()
         _sweep(cost_KN, capacity_K, price_K)
@@ -96,7 +105,11 @@ def _solve_near(
         return None
     rise_K = found.price_K - price_K
     if (rise_K - rise_K.min() > width_K).any():
-        return None
+        new_N, new_gap_N = _nearest(cost_KN, found.price_K)
+        fixed=~near_N
+        ok=bool(((new_N == decoder_N) & (new_gap_N > 0))[fixed].all())
+        LOG.append(ok)
+        if not ok: return None
     decoder_N[near_M] = found.decoder_N
     choices = found.choices and replace(found.choices, sample_M=near_M[found.choices.sample_M])
     return Solution(decoder_N, found.price_K, choices)

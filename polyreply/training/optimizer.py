@@ -83,7 +83,7 @@ class DecoderOptimizer:
 
 
 def _slices(model: PolyReplyModel) -> list[list[tuple[nn.Parameter, tuple[nn.Parameter, int | None]]]]:
-    """For each decoder its parameters, each with the parameter (and place in it) whose memory and gradient it shares."""
+    """For each decoder its parameters, each with the parameter (and place in it) whose memory it shares."""
     if model.config.architecture == "multi-adapter":
         stacked = list(model.adapters.parameters())
         return [

@@ -40,7 +40,7 @@ class Processes:
         return torch.stack(parts, 1).flatten(0, 1)[:total]
 
     def own(self, rows_NK: Tensor) -> Tensor:
-        """This process's share of such rows."""
+        """The share of this process of such rows."""
         return rows_NK[self.rank :: self.number]
 
     def wait(self) -> None:

@@ -18,7 +18,7 @@ class ModelSettings:
     """What is trained."""
 
     backbone: str = "google-t5/t5-small"
-    """A Hugging Face name, a folder (also the model folder of stage 1), `flan-t5-small-pip`, or `mini`: from scratch."""
+    """A Hugging Face name, a folder (also stage 1's model), `flan-t5-small-pip`, or `mini`: a T5 from scratch."""
     mini: MiniConfig = field(default_factory=MiniConfig)
     """The sizes of `mini`."""
     tokenizer: str | None = None
@@ -55,7 +55,7 @@ class EMSettings:
     likelihood: Literal["sum", "mean"] = "sum"
     """log p(response|z,c): summed over its tokens as in the paper's text, or averaged as in its authors' code."""
     cost: Cost = "posterior"
-    """What the balanced assignment minimises: minus the posterior (the paper's text), or the NLL (its authors' code)."""
+    """What a balanced assignment minimises: minus the posterior (the paper's text), or NLL (its authors' code)."""
     e_step_dropout: bool = False
     """Dropout while scoring. It gives every decoder noise of its own, which hides which decoder is best."""
     e_step_scope: Literal["draw", "corpus"] = "draw"
@@ -86,7 +86,9 @@ class OptimizerSettings:
     """The M-step: Adam, one step for each decoder that has samples."""
 
     learning_rate: float = 1e-3
+    """Of every decoder; adapters on a frozen backbone often learn faster with more, such as 3e-3."""
     betas: tuple[float, float] = (0.9, 0.999)
+    """Adam's two averages."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """After warm-up: stay, or fall to zero at the last step."""
     warmup_steps: int = 0
@@ -123,6 +125,8 @@ class ValidationSettings:
     """Validation contexts that are replied to; 0 for none."""
     max_new_tokens: int = 32
     """Length limit of those replies."""
+    keep: Literal["best", "last"] = "best"
+    """The weights of the finished model: those with the best likelihood, or those of the last step."""
     patience: int | None = None
     """Stop after this many validations without a better likelihood; None means never."""
 

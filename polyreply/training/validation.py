@@ -65,7 +65,7 @@ class Validation:
         return ValidationRecord(step, metrics["mixture_nll"], metrics, replies, seconds)
 
     def _likelihood(self) -> dict[str, float]:
-        """NLL per token of the mixture (its likelihood) and of each sample's best decoder, and the information captured.
+        """NLL per token of the mixture and of each sample's best decoder, and the information captured.
 
         Captured is (NLL of the mixture − NLL of the best decoder) / log K per response: 0 when decoders are alike, 1
         when one decoder alone explains each response.

@@ -1,0 +1,52 @@
+"""`polyreply bench prefix`: what an E-step that looks only at the beginning of each response saves, and what it changes.
+
+A trained model and real data are needed: how early decoders can be told apart depends on what they have learnt.
+
+Legend: N samples, K decoders.
+"""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from polyreply.api import PolyReply
+from polyreply.data.batches import collate
+from polyreply.data.token_corpus import TokenCorpus
+from polyreply.data.token_report import split_files
+from polyreply.em.assign import assign
+from polyreply.em.e_step import e_step
+from polyreply.model.score import Samples
+from polyreply.progress import Notify
+
+LENGTHS = (2, 4, 8, 16)
+
+
+def bench_prefix(model: str, data: Path, number: int, notify: Notify) -> dict[str, Any]:
+    """Agreement of the balanced assignment with the full one, and the time of the E-step, for each length."""
+    poly = PolyReply.from_pretrained(model)
+    corpus = TokenCorpus.build(split_files(data)["train"], poly.tokenizer, poly.model.config.format())
+    ids_N = np.random.default_rng(0).permutation(len(corpus))[:number]
+    batch = collate(corpus, ids_N, poly.tokenizer.pad_token_id or 0).tensors()
+    names = ("context_BS", "context_mask_BS", "response_BT", "response_mask_BT")
+    samples = Samples(*(batch[name] for name in names))
+    e_step(poly.model, samples.select(torch.arange(min(8, len(samples)))))  # one-time costs of the libraries
+    notify("all tokens", 0.0)
+    full_N, full_seconds = _assigned(poly, samples, ids_N, None)
+    figures: dict[str, Any] = {"prefix.n": len(ids_N), "prefix.full_seconds": full_seconds}
+    for place, length in enumerate(LENGTHS):
+        notify(f"{length} tokens", (place + 1) / (len(LENGTHS) + 1))
+        found_N, seconds = _assigned(poly, samples, ids_N, length)
+        figures[f"prefix.t{length}_agreement"] = float((found_N == full_N).mean())
+        figures[f"prefix.t{length}_time_saved"] = 1 - seconds / full_seconds
+    return figures
+
+
+def _assigned(poly: PolyReply, samples: Samples, ids_N: Any, max_tokens: int | None) -> tuple[Any, float]:
+    begin = time.perf_counter()
+    evidence = e_step(poly.model, samples, max_tokens=max_tokens)
+    seconds = time.perf_counter() - begin
+    found = assign("eqhard-em", evidence.nll_NK.numpy(), evidence.log_prior_NK.numpy(), ids_N)
+    return found.weights_NK.argmax(1), seconds
