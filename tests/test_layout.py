@@ -6,9 +6,7 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "polyreply"
-STAGES = (
-    "errors progress folders config data model em decoding metrics api training train bench cli"
-).split()
+STAGES = ("errors progress folders config data model em decoding metrics api training train bench cli").split()
 
 
 def stage_of(module: str) -> int | None:

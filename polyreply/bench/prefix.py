@@ -1,4 +1,4 @@
-"""`polyreply bench prefix`: what an E-step that looks only at the beginning of each response saves, and what it changes.
+"""`polyreply bench prefix`: what an E-step that looks only at the beginnings of responses saves, and what it changes.
 
 A trained model and real data are needed: how early decoders can be told apart depends on what they have learnt.
 

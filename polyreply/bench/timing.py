@@ -7,16 +7,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+Ways = Mapping[str, Callable[[], Any]]
 
-def medians(alternatives: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Median seconds of each alternative over `repeats` rounds, after one round that is not counted."""
+
+def medians(alternatives: Ways, repeats: int, warm_up: Ways | None = None) -> dict[str, float]:
+    """Median seconds of each alternative over `repeats` rounds, after a round (or a smaller `warm_up`) not counted."""
+    for run in (warm_up or alternatives).values():
+        run()
     seconds: dict[str, list[float]] = {name: [] for name in alternatives}
-    for round_number in range(repeats + 1):
+    for _ in range(repeats):
         for name, run in alternatives.items():
             begin = time.perf_counter()
             run()
-            if round_number:
-                seconds[name].append(time.perf_counter() - begin)
+            seconds[name].append(time.perf_counter() - begin)
     return {name: statistics.median(found) for name, found in seconds.items()}
 
 

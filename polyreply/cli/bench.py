@@ -61,7 +61,7 @@ def _row(figures: dict[str, Any], prefix: str) -> list[Any]:
 @app.command()
 def score(
     number: Annotated[int, typer.Option("--n", min=1, help="Samples to score.")] = 640,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs of which the median counts.")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of which the median counts.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Scoring all K decoders at once against a loop over decoders and the paper's authors' way (T5-small, K=10).
@@ -81,7 +81,7 @@ def score(
 
 @app.command()
 def reply(
-    repeats: Annotated[int, typer.Option(min=1, help="Runs of which the median counts.")] = 5,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of which the median counts.")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Ten replies at once against K calls of generate, beam search and nucleus sampling (T5-small, K=10).

@@ -44,7 +44,6 @@ def render_commands() -> str:
 def render_recipes() -> str:
     """The reference of every recipe as Markdown."""
     from polyreply.data.prepare import PrepareConfig
-
     from polyreply.training.recipe import TrainRecipe
 
     lines = [_RECIPES]
