@@ -1,4 +1,4 @@
-"""Medians of several runs, with the alternatives taking turns so that a slow moment of the machine hits them all."""
+"""Medians of several runs, and the memory a piece of work needs."""
 
 import multiprocessing
 import statistics
@@ -11,12 +11,15 @@ Ways = Mapping[str, Callable[[], Any]]
 
 
 def medians(alternatives: Ways, repeats: int, warm_up: Ways | None = None) -> dict[str, float]:
-    """Median seconds of each alternative over `repeats` rounds, after a round (or a smaller `warm_up`) not counted."""
-    for run in (warm_up or alternatives).values():
-        run()
+    """Median seconds of each alternative over `repeats` runs in a row.
+
+    Before them comes one that is not counted (or a smaller `warm_up`): the first run after another alternative's pays
+    for memory that the system has put away meanwhile.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in alternatives}
-    for _ in range(repeats):
-        for name, run in alternatives.items():
+    for name, run in alternatives.items():
+        (warm_up or alternatives)[name]()
+        for _ in range(repeats):
             begin = time.perf_counter()
             run()
             seconds[name].append(time.perf_counter() - begin)
