@@ -7,6 +7,7 @@ one decoder, which is given everything.
 Legend: N samples of a step over all processes, n of this one, M of the corpus, K decoders.
 """
 
+import importlib.util
 import math
 import signal
 import threading
@@ -22,11 +23,12 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from polyreply.config import check_recipe, save_recipe, to_tree
-from polyreply.em.assign import Assignment, assign, fixed_decoders, temperature_at
+from polyreply.em.assign import Assignment, assign, fixed_decoders
 from polyreply.em.bound import UsageBound
 from polyreply.em.e_step import Evidence, e_step
 from polyreply.em.m_step import backward_decoders, backward_prior, token_mass
-from polyreply.errors import PolyReplyError
+from polyreply.em.posterior import LikelihoodError
+from polyreply.errors import MissingExtraError, PolyReplyError
 from polyreply.model.score import Limits, Samples
 from polyreply.training import results
 from polyreply.training.alarms import Alarm, Alarms
@@ -47,6 +49,8 @@ from polyreply.training.setup import Setup, prepare_run, sample_stream
 from polyreply.training.usage import UsageStatistics
 from polyreply.training.validation import Validation
 from polyreply.training.view import SilentView, View
+
+_PARTS = ("e-step", "m-step")
 
 
 class TrainingError(PolyReplyError):
@@ -83,7 +87,8 @@ class Run:
         self.bound = UsageBound(recipe.num_decoders)
         self.step, self.saved_at, self.is_interrupted = 0, -1, False
         self.prices_K: np.ndarray[Any, np.dtype[np.float64]] | None = None
-        self.corpus_weights_MK: Tensor | None = None
+        self.corpus: dict[str, Tensor] = {}
+        """With an E-step over the corpus: weights and posterior of all samples, (M, K), for this epoch."""
         self.best_nll, self.best_step, self.validations_since_best = math.inf, -1, 0
         self.fixed_M = None
         if recipe.method == "eqrandom-fixed":
@@ -93,8 +98,9 @@ class Run:
             self._go_on()
         elif self.processes.is_main:
             self.folder.mkdir(parents=True, exist_ok=True)
-            save_recipe(recipe, self.folder / "recipe.yaml")
             save_frozen(self.folder / "checkpoints", self._weights(trained=False))
+        if self.processes.is_main:
+            save_recipe(recipe, self.folder / "recipe.yaml")  # also when going on, perhaps with more steps
         if recipe.trackers:
             self.accelerator.init_trackers("polyreply", config=results.flat(to_tree(recipe)))
 
@@ -112,25 +118,26 @@ class Run:
                 self._validate()
             if last or self.step % every[1] == 0:
                 self.save()
+        self.save()
 
     def em_step(self) -> StepRecord:
         """One draw: E-step, assignment, M-step."""
         epoch, place = self.stream.epoch, self.stream.step
-        number = len(self.stream.plan(epoch).batch(place))
+        ids_N = self.stream.plan(epoch).batch(place)
+        clock = _Clock()
         if self.recipe.em.e_step_scope == "corpus" and self.recipe.method != "mle" and place == 0:
-            self._assign_corpus()
+            self._assign_corpus(clock)
         ids_n = next(self.stream)
         samples = self.setup.samples(self.setup.train, ids_n)
-        clock = _Clock()
-        weights_nK, assignment = self._weights_of(samples, ids_n, number, clock)
-        loss, norm, usage_K = self._m_step(samples, weights_nK, number)
+        weights_nK, assignment = self._weights_of(samples, ids_n, ids_N, clock)
+        loss, norm, usage_K = self._m_step(samples, weights_nK, len(ids_N))
         m_seconds = clock.lap()
         return StepRecord(
             step=self.step + 1,
             epoch=epoch,
             loss=loss,
             learning_rate=self._learning_rate(),
-            samples=number,
+            samples=len(ids_N),
             e_seconds=clock.e_seconds,
             assign_seconds=clock.assign_seconds,
             m_seconds=m_seconds,
@@ -141,18 +148,20 @@ class Run:
         )
 
     def _weights_of(
-        self, samples: Samples, ids_n: Any, number: int, clock: "_Clock"
+        self, samples: Samples, ids_n: Any, ids_N: Any, clock: "_Clock"
     ) -> tuple[Tensor, Assignment | None]:
         """How much each decoder learns from each of this process's samples, (n, K)."""
         if self.recipe.method == "mle":
             return torch.ones(len(samples), 1, dtype=torch.float64), None
-        if self.corpus_weights_MK is not None:
-            return self.corpus_weights_MK[torch.from_numpy(np.asarray(ids_n))].double(), None
+        if self.corpus:
+            weights_NK, posterior_NK = (self.corpus[name][ids_N].double() for name in ("weights_MK", "posterior_MK"))
+            assignment = Assignment(weights_NK.numpy(), posterior_NK.numpy())
+            return self.processes.own(weights_NK), assignment
         evidence = self._e_step(samples)
+        number = len(ids_N)
         nll_NK, log_prior_NK = (self.processes.gather(x, number) for x in (evidence.nll_NK, evidence.log_prior_NK))
-        ids_N = self.processes.gather(torch.from_numpy(np.asarray(ids_n)), number)
         clock.e_seconds = clock.lap()
-        assignment = self._assign(Evidence(nll_NK, log_prior_NK), ids_N.numpy())
+        assignment = self._assign(Evidence(nll_NK, log_prior_NK), ids_N)
         clock.assign_seconds = clock.lap()
         return self.processes.own(torch.from_numpy(assignment.weights_NK)), assignment
 
@@ -172,25 +181,26 @@ class Run:
 
     def _assign(self, evidence: Evidence, ids_N: Any) -> Assignment:
         settings = self.recipe.em
-        assignment = assign(
-            self.recipe.method,  # type: ignore[arg-type]
-            evidence.nll_NK.numpy(),
-            evidence.log_prior_NK.numpy(),
-            ids_N,
-            cost=settings.cost,
-            seed=self.recipe.seed,
-            step=self.step,
-            temperature=temperature_at(
-                self.step, settings.temperature, settings.final_temperature, settings.anneal_steps
-            ),
-            prices_K=self.prices_K,
-            fixed_decoder_M=self.fixed_M,
-        )
+        try:
+            assignment = assign(
+                self.recipe.method,  # type: ignore[arg-type]
+                evidence.nll_NK.numpy(),
+                evidence.log_prior_NK.numpy(),
+                ids_N,
+                cost=settings.cost,
+                seed=self.recipe.seed,
+                step=self.step,
+                temperature=settings.temperature_at(self.step),
+                prices_K=self.prices_K,
+                fixed_decoder_M=self.fixed_M,
+            )
+        except LikelihoodError as error:
+            raise TrainingError(f"step {self.step + 1}: {error}; {self._how_to_go_on()}") from error
         self.prices_K = assignment.prices_K
         self.bound.add(assignment.posterior_NK)
         return assignment
 
-    def _assign_corpus(self) -> None:
+    def _assign_corpus(self, clock: "_Clock") -> None:
         """Scores and assigns a whole epoch at once; each process scores its share."""
         total = len(self.setup.train)
         ids_M = torch.arange(total)
@@ -198,7 +208,11 @@ class Run:
         parts = [self._e_step(self.setup.samples(self.setup.train, part.numpy())) for part in own.split(1024)]
         nll, prior = (torch.cat([getattr(part, name) for part in parts]) for name in ("nll_NK", "log_prior_NK"))
         evidence = Evidence(self.processes.gather(nll, total), self.processes.gather(prior, total))
-        self.corpus_weights_MK = torch.from_numpy(self._assign(evidence, ids_M.numpy()).weights_NK).float()
+        clock.e_seconds = clock.lap()
+        found = self._assign(evidence, ids_M.numpy())
+        parts_MK = {"weights_MK": found.weights_NK, "posterior_MK": found.posterior_NK}
+        self.corpus = {name: torch.from_numpy(part_MK).float() for name, part_MK in parts_MK.items()}
+        clock.assign_seconds = clock.lap()
 
     def _m_step(self, samples: Samples, weights_nK: Tensor, number: int) -> tuple[float, float, list[float]]:
         """One optimizer step; the loss per token, the gradient's norm, and each decoder's share of the samples."""
@@ -212,15 +226,23 @@ class Run:
             backward_prior(self.model, samples, weights_nK, number, self.limits)
         self.processes.sum_((total_K,))
         loss = float(total_K.sum() / mass_K.sum())
-        if not math.isfinite(loss):
-            raise TrainingError(
-                f"the loss is {loss} at step {self.step + 1}; the last good checkpoint is intact: lower "
-                "optimizer.learning_rate, set optimizer.clip_norm, and go on with --resume"
-            )
         self.processes.sum_(self.optimizer.gradients() if self.processes.number > 1 else ())
+        self._check("loss", loss)
         norm = self.optimizer.step((share_K > 0).tolist(), self._learning_rate())
+        self._check("norm of the gradient", norm)
         self.model.train(False)
         return loss, norm, (share_K / share_K.sum()).tolist()
+
+    def _check(self, name: str, value: float) -> None:
+        """Before weights are changed by a number that is none."""
+        if not math.isfinite(value):
+            raise TrainingError(f"the {name} is {value} at step {self.step + 1}; {self._how_to_go_on()}")
+
+    def _how_to_go_on(self) -> str:
+        return (
+            "the last good checkpoint is intact: go on with a lower learning rate or clipped gradients, as in "
+            f"polyreply train --resume {self.folder} optimizer.learning_rate=1e-4 optimizer.clip_norm=1.0"
+        )
 
     def _about(self, assignment: Assignment | None) -> dict[str, float | None]:
         """What the posterior says about how the decoders differ."""
@@ -239,7 +261,7 @@ class Run:
 
     def _seed(self, part: str) -> None:
         """Dropout is decided by the step, not by what ran before it: a resumed run draws the same."""
-        number = [self.recipe.seed, self.step, self.processes.rank, len(part)]
+        number = [self.recipe.seed, self.step, self.processes.rank, _PARTS.index(part)]
         torch.manual_seed(int(np.random.SeedSequence(number).generate_state(1, np.uint64)[0]) >> 1)
 
     def _note(self, record: StepRecord) -> None:
@@ -291,7 +313,6 @@ class Run:
             return
         if self.processes.is_main:
             self.log.sync()
-            extra = {} if self.corpus_weights_MK is None else {"corpus_weights_MK": self.corpus_weights_MK}
             state = {
                 "stream": self.stream.state_dict(),
                 "prices_K": None if self.prices_K is None else list(map(float, self.prices_K)),
@@ -302,7 +323,7 @@ class Run:
                 "bound": self.bound.state_dict(),
             }
             weights, moments = self._weights(trained=True), self.optimizer.state_dict()
-            made = Checkpoint(self.step, weights, moments, extra, state)
+            made = Checkpoint(self.step, weights, moments, self.corpus, state)
             save_checkpoint(self.folder / "checkpoints", made, self.recipe.checkpoint.keep)
         self.processes.wait()
         self.saved_at = self.step
@@ -321,7 +342,7 @@ class Run:
         best_nll, self.best_step = state["best"]
         self.best_nll = math.inf if best_nll is None else best_nll
         self.validations_since_best = state["validations_since_best"]
-        self.corpus_weights_MK = found.extra.get("corpus_weights_MK")
+        self.corpus = found.extra
         for part in ("usage", "alarms", "bound"):
             getattr(self, part).load_state_dict(state[part])
         if self.processes.is_main:
@@ -337,7 +358,7 @@ class Run:
         if self.processes.is_main:
             if self.recipe.validation.keep == "best" and self.best_step >= 0:
                 take_over(self.model, results.load_best(self.folder))
-            results.write(self.folder, self.recipe, self.setup, self.usage, self.validation, self.view)
+            results.write(self.folder, self.recipe, self.setup, self.usage, self.validation, self.step, self.view)
         self.processes.wait()
         if self.recipe.trackers:
             self.accelerator.end_training()
@@ -359,6 +380,9 @@ class _Clock:
 
 def _accelerator(recipe: TrainRecipe) -> Accelerator:
     has_bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+    for tracker in recipe.trackers:
+        if importlib.util.find_spec(tracker) is None:
+            raise MissingExtraError(tracker, "track", f"logging to {tracker}")
     wide = recipe.precision == "float32" or (recipe.precision == "auto" and (not has_bf16 or recipe.device == "cpu"))
     return Accelerator(
         mixed_precision="no" if wide else "bf16",

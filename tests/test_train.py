@@ -186,12 +186,47 @@ def test_a_loss_that_is_no_number_is_an_error_and_the_last_checkpoint_stays(data
     assert resumed.step == 0 and all(p.isfinite().all() for p in resumed.model.parameters())
 
 
+def test_a_gradient_that_is_no_number_changes_nothing(data, stage1, tmp_path):
+    made = recipe(data, tmp_path / "run", f"model.backbone={stage1}")
+    run = Run(made, False, SilentView())
+    run.save()
+    before = [p.clone() for p in run.model.parameters()]
+    handle = next(run.model.decoder_parameters()).register_hook(lambda gradient: gradient * torch.inf)
+    with pytest.raises(TrainingError, match=r"norm of the gradient is (nan|inf) at step 1.*--resume"):
+        run.loop()
+    handle.remove()
+    assert all(torch.equal(a, b) for a, b in zip(before, run.model.parameters(), strict=True))
+    calmer = recipe(data, tmp_path / "run", f"model.backbone={stage1}", "optimizer.clip_norm=1.0")
+    assert [line["step"] for line in steps_of(train(calmer, resume=True).parent)] == [1, 2, 3, 4]
+
+
+def test_a_run_that_was_made_longer_stays_longer(data, stage1, tmp_path):
+    train(recipe(data, tmp_path / "run", f"model.backbone={stage1}", "steps=2"))
+    train(recipe(data, tmp_path / "run", f"model.backbone={stage1}", "steps=3"), resume=True)
+    assert load_recipe(TrainRecipe, tmp_path / "run" / "recipe.yaml").steps == 3
+
+
+def test_an_e_step_over_the_corpus_is_logged_like_any_other(data, stage1, tmp_path):
+    model = train(recipe(data, tmp_path / "run", f"model.backbone={stage1}", "em.e_step_scope=corpus"))
+    steps = steps_of(model.parent)
+    assert steps[0]["e_seconds"] > 0 and steps[0]["assign_seconds"] > 0 and steps[1]["e_seconds"] == 0
+    assert all(line["max_posterior"] and line["hoeffding"] and len(line["weight_std_K"]) == K for line in steps)
+
+
+def test_a_tracker_that_is_not_there_is_one_clear_line(data, stage1, tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(PolyReplyError, match="tensorboard"):
+        train(recipe(data, tmp_path / "run", f"model.backbone={stage1}", "trackers=[tensorboard]"))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_run_stops_when_validation_no_longer_improves_and_keeps_its_best(data, stage1, tmp_path, monkeypatch):
     nlls = iter([3.0, 2.0, 2.5, 2.1, 1.0, 0.5, 0.4])
     monkeypatch.setattr(Validation, "measure", lambda self, step: ValidationRecord(step, next(nlls), {}, [], 0.0))
     settings = ["validation.patience=2", "validation.every=1", "checkpoint.keep=5", "checkpoint.every=1", "steps=50"]
     model = train(recipe(data, tmp_path / "run", f"model.backbone={stage1}", *settings))
     assert [line["step"] for line in steps_of(model.parent)] == [1, 2, 3, 4]
+    assert (model.parent / "checkpoints" / "step-00000004").is_dir()
     best = load_file(model.parent / "checkpoints" / "step-00000002" / "weights.safetensors")
     assert best and all(torch.equal(weights(model)[name], best[name]) for name in best)
 

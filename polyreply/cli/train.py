@@ -24,10 +24,13 @@ def train(
       polyreply train --resume runs/eqhard steps=2000
     """
     from polyreply.config import load_recipe
+    from polyreply.errors import RecipeError
     from polyreply.training.recipe import TrainRecipe
 
     path, overrides = _split(arguments or [], resume)
     if resume is not None:
+        if not (resume / "checkpoints").is_dir() or not (resume / "recipe.yaml").is_file():
+            raise RecipeError(f"{resume}: expected a run folder with recipe.yaml and checkpoints; check the path")
         path, overrides = resume / "recipe.yaml", [f"out={resume}", *overrides]
     recipe = load_recipe(TrainRecipe, path, overrides)
     if dry_run:

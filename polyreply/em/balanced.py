@@ -91,7 +91,8 @@ def _bad_row(matrix_NK: Floats, name: str) -> PolyReplyError:
 
 def _capacities(capacities: Sequence[int] | Ints | None, number: int, num_decoders: int) -> Ints:
     if capacities is None:
-        return number // num_decoders + (np.arange(num_decoders) < number % num_decoders)
+        size, extra = divmod(number, num_decoders)
+        return np.array([size + 1] * extra + [size] * (num_decoders - extra))
     capacity_K = np.asarray(capacities)
     if capacity_K.shape != (num_decoders,) or capacity_K.dtype.kind not in "iu" or capacity_K.min() < 0:
         raise PolyReplyError(

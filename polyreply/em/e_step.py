@@ -34,6 +34,9 @@ def e_step(
 
     `max_tokens` looks only at the beginning of each response, which costs less and often says enough.
     """
+    if not len(samples):
+        nothing = torch.zeros(0, model.num_decoders, dtype=torch.float64)
+        return Evidence(nothing, nothing)
     was_training = model.training
     model.train(dropout)
     try:

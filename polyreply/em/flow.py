@@ -1,8 +1,9 @@
 """Samples change places along paths in a graph of K nodes, one for each decoder.
 
-Legend: N samples, K decoders, M samples with a choice. `slack_KN` is how much more a sample would pay, at the current
-prices, for each decoder than for the one it has; where it is zero the sample may move for free. All numbers are whole,
-so that zero is zero.
+Every sample has a decoder with the lowest cost plus price; where it has several such decoders it may move for free.
+All numbers are whole, so that equal is equal.
+
+Legend: N samples, C of them in a chunk, M of them with a choice; K decoders.
 """
 
 from dataclasses import dataclass
@@ -41,7 +42,10 @@ def drain(free_KN: Bools, decoder_N: Ints, excess_K: Ints) -> Choices | None:
     sample_M = several(free_KN)
     if not len(sample_M):
         return None
-    free_KM, decoder_M = free_KN.take(sample_M, 1), decoder_N[sample_M]
+    if 4 * len(sample_M) > len(decoder_N):
+        sample_M, free_KM, decoder_M = np.arange(len(decoder_N)), free_KN, decoder_N.copy()
+    else:
+        free_KM, decoder_M = free_KN.take(sample_M, 1), decoder_N[sample_M]
     arcs_KK = _arcs(free_KM, decoder_M)
     excess = excess_K.tolist()
     while path := _path(arcs_KK, excess):
@@ -62,10 +66,10 @@ def drain(free_KN: Bools, decoder_N: Ints, excess_K: Ints) -> Choices | None:
 def _arcs(free_KM: Bools, decoder_M: Ints) -> Floats:
     """How many samples of decoder j (row) may go to decoder k (column) for free."""
     num_decoders, number = free_KM.shape
-    identity_KK, arcs_KK = np.eye(num_decoders), np.zeros((num_decoders, num_decoders))
+    identity_KK, arcs_KK = np.eye(num_decoders, dtype=np.float32), np.zeros((num_decoders, num_decoders))
     for begin in range(0, number, CHUNK):
         part = slice(begin, begin + CHUNK)
-        arcs_KK += np.dot(identity_KK.take(decoder_M[part], 1), free_KM[:, part].T)
+        arcs_KK += np.dot(free_KM[:, part].astype(np.float32), identity_KK.take(decoder_M[part], 0)).T
     return arcs_KK
 
 
@@ -91,13 +95,13 @@ def _back(parent: dict[int, int], last: int) -> list[int]:
     return path[::-1]
 
 
-def distances(slack_KN: Floats, decoder_N: Ints, excess_K: Ints) -> Floats | None:
+def distances(cost_KN: Floats, price_K: Floats, decoder_N: Ints, excess_K: Ints) -> Floats | None:
     """The cost of the cheapest path to each decoder from any with too many samples, as far as those with too few.
 
     Lowering each price by it leaves everybody content and opens a free path to every decoder with too few. None when
     one of them cannot be reached: there is no assignment.
     """
-    switch_KK = _switches(slack_KN, decoder_N)
+    switch_KK = _switches(cost_KN, price_K, decoder_N)
     distance_K = np.where(excess_K > 0, 0.0, np.inf)
     while True:
         closer_K = np.minimum.reduce(switch_KK + distance_K, 1)
@@ -108,14 +112,17 @@ def distances(slack_KN: Floats, decoder_N: Ints, excess_K: Ints) -> Floats | Non
     return np.minimum(distance_K, farthest) if farthest < np.inf else None
 
 
-def _switches(slack_KN: Floats, decoder_N: Ints) -> Floats:
-    """The cheapest switch to decoder k (row) among the samples of decoder j (column)."""
-    num_decoders = len(slack_KN)
-    count_K = np.bincount(decoder_N, minlength=num_decoders)
-    begin_K = count_K.cumsum() - count_K
-    order_N = decoder_N.astype(np.uint16).argsort(kind="stable")  # numbers this short are sorted in linear time
-    some_K = np.flatnonzero(count_K)
-    switch_KK = np.full((num_decoders, num_decoders), np.inf)
+def _switches(cost_KN: Floats, price_K: Floats, decoder_N: Ints) -> Floats:
+    """How much more the cheapest switch to decoder k (row) costs among the samples of decoder j (column)."""
+    switch_KK = np.full((len(price_K), len(price_K)), np.inf)
     np.fill_diagonal(switch_KK, 0.0)
-    switch_KK[:, some_K] = np.minimum.reduceat(slack_KN.take(order_N, 1), begin_K[some_K], 1)
+    for begin in range(0, len(decoder_N), CHUNK):
+        decoder_C = decoder_N[begin : begin + CHUNK]
+        order_C = decoder_C.astype(np.uint16).argsort(kind="stable")  # numbers this short are sorted in linear time
+        total_KC = cost_KN[:, begin : begin + CHUNK].take(order_C, 1) + price_K[:, None]
+        total_KC -= total_KC.min(0)
+        count_K = np.bincount(decoder_C, minlength=len(price_K))
+        some_K = np.flatnonzero(count_K)
+        cheapest_KK = np.minimum.reduceat(total_KC, (count_K.cumsum() - count_K)[some_K], 1)
+        switch_KK[:, some_K] = np.minimum(switch_KK[:, some_K], cheapest_KK)
     return switch_KK

@@ -35,7 +35,7 @@ def backward_prior(
     model: PolyReplyModel, samples: Samples, weights_NK: Tensor, number: int, limits: Limits | None = None
 ) -> None:
     """Adds the gradient of the prior's loss, −Σ weights·log p(z|c) / N, with N the `number` of samples of the step."""
-    if model.prior is None:
+    if model.prior is None or not len(samples):
         return
     longest = max(1, samples.context_NS.shape[1])
     for index in torch.arange(len(samples)).split(max(1, (limits or Limits()).max_tokens // longest)):

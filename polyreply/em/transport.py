@@ -15,23 +15,15 @@ import numpy as np
 
 from polyreply.em.flow import CHUNK, Bools, Choices, Floats, Ints, distances, drain
 
-import os
-WF=int(os.environ.get('WF','64'))
-AL=int(os.environ.get('AL','10000000'))
-LOG=[]
-def STALL(before, tied, K, N):
-    if MODE==0: return -1 if tied>N//2 else before-2
-    if MODE==1: return -1 if tied>N//2 else (before//2 if tied>4*K else before-2)
-    if MODE==2: return -1 if tied>N//8 else (before//2 if tied>4*K else before-2)
-MODE=int(os.environ.get('MODE','1'))
+INF = float("inf")
 LARGE = 16384
 """Above this number of samples, prices are first found for an eighth of them."""
 FEW = 32
 """Up to this number of samples for each decoder all take part."""
 NEAR = 6
-"""Samples near a boundary that take part, for each decoder and for each sample that is one too many somewhere."""
+"""Samples near a boundary that take part, for each decoder and for each sample that has to move."""
 SHORT = 1024
-"""Up to this length, sorting is faster than partitioning and looking for the neighbour."""
+"""Up to this length, sorting is faster than finding one place and its neighbour."""
 
 
 @dataclass(frozen=True)
@@ -66,57 +58,60 @@ def rough_prices(cost_KN: Floats, capacity_K: Ints) -> Floats:
 
 
 def _solve(cost_KN: Floats, capacity_K: Ints, price_K: Floats) -> Solution | None:
-    """Sweeps until few samples are in the wrong place, then solves for those near a boundary."""
+    """Sweeps until few samples have to move, then solves for those near a boundary; None if nothing is feasible."""
     num_decoders, number = cost_KN.shape
+    price_K = price_K.copy()
     if number <= FEW * num_decoders:
-        return _settle(cost_KN, capacity_K, price_K.copy(), sweep=True)
+        return _settle(cost_KN, capacity_K, price_K, sweep=True)
     factor, before = 1, number
     while True:
         decoder_N, gap_N = _nearest(cost_KN, price_K)
-        excess_K = np.bincount(decoder_N, minlength=num_decoders) - capacity_K
-        wrong = int(np.abs(excess_K).sum()) // 2
+        wrong = int(np.abs(np.bincount(decoder_N, minlength=num_decoders) - capacity_K).sum()) // 2
         keep = factor * NEAR * (num_decoders + wrong)
-        if keep < number // 2 and wrong <= number // WF:
-            width_K = _widths(gap_N, decoder_N, keep, num_decoders, alike=factor == 1 and number <= AL)
-            found = _solve_near(cost_KN, capacity_K, price_K, decoder_N, gap_N <= width_K.take(decoder_N), width_K)
-            if found:
+        if wrong <= number // 64 and keep < number // 2:
+            width_K = _widths(gap_N, decoder_N, keep, num_decoders, alike=factor == 1)
+            near_N = gap_N <= width_K.take(decoder_N)
+            if np.count_nonzero(near_N) > number // 2:
+                return _settle(cost_KN, capacity_K, price_K, sweep=False)
+            if found := _solve_near(cost_KN, capacity_K, price_K, decoder_N, near_N, width_K):
                 return found
             factor *= 4
-        elif wrong <= num_decoders // 2 or wrong > STALL(before, number - np.count_nonzero(gap_N), num_decoders, number):
-            return _settle(cost_KN, capacity_K, price_K.copy(), sweep=False)
-        before, price_K = wrong, price_K.copy()
+        else:
+            tied = number - np.count_nonzero(gap_N)  # sweeps do not help much where many samples are equal
+            enough = before - 2 if tied <= 4 * num_decoders else before // 2
+            if wrong <= num_decoders // 2 or wrong > enough or tied > number // 8:
+                return _settle(cost_KN, capacity_K, price_K, sweep=False)
+        before = wrong
         _sweep(cost_KN, capacity_K, price_K)
 
 
 def _solve_near(
     cost_KN: Floats, capacity_K: Ints, price_K: Floats, decoder_N: Ints, near_N: Bools, width_K: Floats
 ) -> Solution | None:
-    """Solves for the samples near a boundary; the others keep the decoder they prefer.
+    """Solves for the samples near a boundary while the others keep the decoder they prefer; None if they cannot.
 
-    That is right if no price rises, compared with any other, by more than the samples kept at that decoder can bear.
-    None if one does.
+    They can as long as no price rises, compared with any other, by more than the samples of that decoder can bear.
     """
     near_M = np.flatnonzero(near_N)
-    if len(near_M) > len(near_N) // 2:
-        return _settle(cost_KN, capacity_K, price_K.copy(), sweep=False)
     rest_K = capacity_K - np.bincount(decoder_N[~near_N], minlength=len(price_K))
     found = None if rest_K.min() < 0 else _solve(cost_KN.take(near_M, 1), rest_K, price_K)
     if not found:
         return None
     rise_K = found.price_K - price_K
     if (rise_K - rise_K.min() > width_K).any():
-        new_N, new_gap_N = _nearest(cost_KN, found.price_K)
-        fixed=~near_N
-        ok=bool(((new_N == decoder_N) & (new_gap_N > 0))[fixed].all())
-        LOG.append(ok)
-        if not ok: return None
+        now_N, gap_N = _nearest(cost_KN, found.price_K)
+        if not (near_N | ((now_N == decoder_N) & (gap_N > 0))).all():
+            return None
     decoder_N[near_M] = found.decoder_N
     choices = found.choices and replace(found.choices, sample_M=near_M[found.choices.sample_M])
     return Solution(decoder_N, found.price_K, choices)
 
 
 def _widths(gap_N: Floats, decoder_N: Ints, keep: int, num_decoders: int, *, alike: bool) -> Floats:
-    """The gap up to which `keep` samples are near a boundary; if not `alike`, an equal share of them at each decoder."""
+    """The gap up to which `keep` samples are near a boundary: the same for all decoders, or each with an equal share.
+
+    The former is faster, the latter right where some boundaries are crowded and others deserted.
+    """
     if alike:
         return np.full(num_decoders, np.partition(gap_N, keep)[keep])
     share = keep // num_decoders
@@ -150,40 +145,40 @@ def _sweep(cost_KN: Floats, capacity_K: Ints, price_K: Floats, rough: bool = Fal
     earlier_N = np.full(number, np.inf)  # the best of the decoders before k, at their new prices
     later_KN.append(earlier_N)
     places, prices, unfit = (number - capacity_K).tolist(), price_K.tolist(), 0
+    minimum, subtract = np.minimum, np.subtract
     for k, own_N in enumerate(cost_KN):
-        margin_N = np.minimum(earlier_N, later_KN[k + 1])
-        np.subtract(margin_N, own_N, out=margin_N)
+        margin_N = minimum(earlier_N, later_KN[k + 1])
+        subtract(margin_N, own_N, out=margin_N)
         low, high = _around(margin_N, places[k], rough)
-        unfit += not low < prices[k] < high
-        prices[k] = price = _between(low, high, prices[k])
+        price = prices[k]
+        if not low < price < high:
+            unfit += 1
+        if -INF < low and high < INF and low < INF and high > -INF:
+            price = (low + high) // 2
+        elif -INF < low < INF:
+            price = max(price, low + 1)
+        elif -INF < high < INF:
+            price = min(price, high - 1)
+        prices[k] = price
         next_N = own_N + price
-        earlier_N = np.minimum(earlier_N, next_N, out=next_N)
+        earlier_N = minimum(earlier_N, next_N, out=next_N)
     price_K[:] = prices
     return unfit
 
 
 def _around(margin_N: Floats, place: int, rough: bool) -> tuple[float, float]:
-    """The numbers at `place - 1` and `place` in sorted order, infinite beyond the ends; both the same when rough."""
+    """The numbers at `place - 1` and `place` in sorted order, infinite beyond the ends; if rough, the latter twice."""
     number = len(margin_N)
+    if not 0 < place < number:
+        return (-INF, margin_N.min().item()) if place <= 0 else (margin_N.max().item(), INF)
     if rough:
-        margin_N.partition(min(place, number - 1))
-        return (margin_N.item(min(place, number - 1)),) * 2
-    if number <= SHORT:
-        margin_N.sort()
-    elif 0 < place < number:
+        margin_N.partition(place)
+        return (margin_N.item(place),) * 2
+    if number > SHORT:
         margin_N.partition(place)
         return np.maximum.reduce(margin_N[:place]).item(), margin_N.item(place)
-    else:
-        margin_N.sort()
-    low = margin_N.item(place - 1) if place else -np.inf
-    return low, margin_N.item(place) if place < number else np.inf
-
-
-def _between(low: float, high: float, price: float) -> float:
-    """A whole number between the two, or beyond the one that is finite; the old price where neither is."""
-    if -np.inf < low < np.inf:
-        return (low + high) // 2 if high < np.inf else max(price, low + 1)
-    return min(price, high - 1) if -np.inf < high < np.inf else price
+    margin_N.sort()
+    return margin_N.item(place - 1), margin_N.item(place)
 
 
 def _settle(cost_KN: Floats, capacity_K: Ints, price_K: Floats, *, sweep: bool) -> Solution | None:
@@ -195,27 +190,24 @@ def _settle(cost_KN: Floats, capacity_K: Ints, price_K: Floats, *, sweep: bool) 
             return Solution((cost_KN + price_K[:, None]).argmin(0), price_K, None)
         stalled += unfit >= fewest
         fewest = min(unfit, fewest)
-    slack_KN, free_KN, decoder_N = _preferences(cost_KN, price_K)
+    free_KN = _free(cost_KN, price_K)
+    decoder_N = free_KN.argmax(0)
     excess_K = np.bincount(decoder_N, minlength=len(price_K)) - capacity_K
     choices = drain(free_KN, decoder_N, excess_K)
     while excess_K.any():
-        distance_K = distances(slack_KN, decoder_N, excess_K)
+        distance_K = distances(cost_KN, price_K, decoder_N, excess_K)
         if distance_K is None:
             return None
         price_K -= distance_K
-        slack_KN -= distance_K[:, None]
-        slack_KN += distance_K[decoder_N]
-        choices = drain(slack_KN == 0, decoder_N, excess_K)
+        choices = drain(_free(cost_KN, price_K), decoder_N, excess_K)
     return Solution(decoder_N, price_K, choices)
 
 
-def _preferences(cost_KN: Floats, price_K: Floats) -> tuple[Floats, Bools, Ints]:
-    """How much more each sample would pay than for its best decoder, where that is nothing, and the first of those."""
-    number = cost_KN.shape[1]
-    slack_KN, free_KN, decoder_N = np.empty_like(cost_KN), np.empty(cost_KN.shape, np.bool_), np.empty(number, np.intp)
-    for begin in range(0, number, CHUNK):
+def _free(cost_KN: Floats, price_K: Floats) -> Bools:
+    """Which decoders each sample likes best."""
+    free_KN = np.empty(cost_KN.shape, np.bool_)
+    for begin in range(0, cost_KN.shape[1], CHUNK):
         part = slice(begin, begin + CHUNK)
-        slack_KC = np.add(cost_KN[:, part], price_K[:, None], out=slack_KN[:, part])
-        slack_KC -= slack_KC.min(0)
-        decoder_N[part] = np.equal(slack_KC, 0, out=free_KN[:, part]).argmax(0)
-    return slack_KN, free_KN, decoder_N
+        total_KC = cost_KN[:, part] + price_K[:, None]
+        np.equal(total_KC, total_KC.min(0), out=free_KN[:, part])
+    return free_KN

@@ -160,7 +160,7 @@ class PolyReplyModel(PreTrainedModel):
         """Scores over the vocabulary (P, V); `segments` say whose positions they are, where decoders have own heads."""
         if getattr(self.backbone.config, "scale_decoder_outputs", False):
             states_PD = states_PD * self.model_size**-0.5
-        if self.config.copy_embeddings and self.extra_decoders:
+        if self._has_own_heads and self.extra_decoders:
             return torch.cat([self._own_logits(states_PD[begin:end], k) for k, begin, end in segments])
         logits_PV: Tensor = self.backbone.get_output_embeddings()(states_PD)
         bias = getattr(self.backbone, "final_logits_bias", None)
@@ -179,7 +179,7 @@ class PolyReplyModel(PreTrainedModel):
     def as_decoder(self, k: int) -> Iterator[Any]:
         """The backbone as an ordinary single-decoder model that generates with decoder k, whatever the batch."""
         if self.extra_decoders:
-            own_head = self.config.copy_embeddings
+            own_head = self._has_own_heads
             chosen = swapped(self.backbone, self.family.decoder, self.decoders[k], own_head=own_head)
         else:
             chosen = self.routed(OneDecoder(k, last_token_only=not self.family.encoder))
@@ -217,6 +217,12 @@ class PolyReplyModel(PreTrainedModel):
         """Called by Transformers for modules that no checkpoint fills."""
         if isinstance(module, AdapterStack | nn.Linear):
             module.reset_parameters()
+
+    @property
+    def _has_own_heads(self) -> bool:
+        """Decoders with an embedding of their own use it as output layer, unless the backbone has a separate one."""
+        head, embedding = self.backbone.get_output_embeddings(), self.backbone.get_input_embeddings()
+        return bool(self.config.copy_embeddings and head.weight is embedding.weight)
 
     def _own_logits(self, states_PD: Tensor, k: int) -> Tensor:
         return nn.functional.linear(states_PD, self.decoders[k].embed_tokens.weight)

@@ -19,6 +19,8 @@ from polyreply.model.polyreply_model import PolyReplyModel
 from polyreply.model.rows import Rows
 
 Reduce = Literal["sum", "mean"]
+_CONTEXTS_ARE_CHEAPER = 4
+"""So many more tokens of contexts than of responses are read at once: they pass no vocabulary and often no gradient."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,18 @@ def backward_nll(
     Returns the NLL of each pair, (N, K), zero where the weight is zero. Chunks change nothing but rounding.
     """
     limits = limits or Limits()
+    nll = torch.zeros(weights_NK.shape, dtype=_wide_type(model.dtype), device=weights_NK.device)
+    lengths = samples.response_mask_NT.sum(1)
+    sizes = torch.maximum(lengths, samples.context_mask_NS.sum(1) // _CONTEXTS_ARE_CHEAPER)
+    for index in _chunks(sizes, limits.max_tokens, 1):
+        nll[index] = _backward_samples(model, samples.select(index), weights_NK[index], reduce, limits)
+    return nll
+
+
+def _backward_samples(
+    model: PolyReplyModel, samples: Samples, weights_NK: Tensor, reduce: Reduce, limits: Limits
+) -> Tensor:
+    """Backward of some samples under all decoders with a weight: their contexts are read once."""
     nll = torch.zeros(weights_NK.shape, dtype=_wide_type(model.dtype), device=weights_NK.device)
     pairs = weights_NK.nonzero()
     lengths = samples.response_mask_NT.sum(1)[pairs[:, 0]]

@@ -43,7 +43,10 @@ class DecoderOptimizer:
 
     @torch.no_grad()
     def step(self, active_K: Sequence[bool], learning_rate: float) -> float:
-        """One step of every decoder that has samples; the norm of all gradients before clipping."""
+        """One step of every decoder that has samples; the norm of all gradients before clipping.
+
+        A norm that is not finite comes back without a step: nothing has been changed.
+        """
         for slices, active in zip(self._decoders, active_K, strict=True):
             for piece, (whole, k) in slices:
                 gradient = whole.grad
@@ -51,9 +54,13 @@ class DecoderOptimizer:
         for parameter in self._shared:
             if parameter.grad is not None:
                 parameter.grad /= max(1, sum(active_K))
-        norm = math.sqrt(sum(self._clipped(group) ** 2 for group in self._groups if group))
-        for group in self.adam.param_groups:
-            group["lr"] = learning_rate
+        norm = math.sqrt(sum(self._norm(group) ** 2 for group in self._groups))
+        if not math.isfinite(norm):
+            return norm
+        for group in self._groups:
+            self._clip(group)
+        for options in self.adam.param_groups:
+            options["lr"] = learning_rate
         self.adam.step()
         for slices in self._decoders:
             for piece, (whole, _) in slices:
@@ -62,10 +69,13 @@ class DecoderOptimizer:
             parameter.grad = None
         return norm
 
-    def _clipped(self, group: list[nn.Parameter]) -> float:
-        """Clips the gradient of one decoder, of the prior, or of the shared weights; its norm before."""
-        limit = math.inf if self.settings.clip_norm is None else self.settings.clip_norm
-        return float(nn.utils.clip_grad_norm_(group, limit))
+    def _norm(self, group: list[nn.Parameter]) -> float:
+        """Of the gradient of one decoder, of the prior, or of the shared weights."""
+        return float(nn.utils.get_total_norm([p.grad for p in group if p.grad is not None]))
+
+    def _clip(self, group: list[nn.Parameter]) -> None:
+        if self.settings.clip_norm is not None and group:
+            nn.utils.clip_grad_norm_(group, self.settings.clip_norm)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Moments and step counts as tensors by name; nothing that needs pickling."""

@@ -33,11 +33,11 @@ class Processes:
         if self.number == 1:
             return own_nK
         most = -(-total // self.number)
-        padded = own_nK.new_zeros(most, *own_nK.shape[1:])
+        padded = torch.zeros(most, *own_nK.shape[1:], dtype=own_nK.dtype, device=self._accelerator.device)
         padded[: len(own_nK)] = own_nK
         parts = [torch.empty_like(padded) for _ in range(self.number)]
         torch.distributed.all_gather(parts, padded)
-        return torch.stack(parts, 1).flatten(0, 1)[:total]
+        return torch.stack(parts, 1).flatten(0, 1)[:total].to(own_nK.device)
 
     def own(self, rows_NK: Tensor) -> Tensor:
         """The share of this process of such rows."""

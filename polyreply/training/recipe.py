@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from polyreply.data.context_format import ContextFormat
-from polyreply.em.assign import Cost
+from polyreply.em.assign import Cost, temperature_at
 from polyreply.model.backbones import MiniConfig
 from polyreply.training.alarms import AlarmSettings
 
@@ -64,8 +64,8 @@ class EMSettings:
     """Score only the first tokens of each response; None means all."""
     temperature: float = 1.0
     """eqsoft-em: the weight of the entropy at the start, in the units of the cost."""
-    final_temperature: float = 0.05
-    """eqsoft-em: the weight it falls to."""
+    final_temperature: float | None = None
+    """eqsoft-em: the weight it falls to; None means that it stays."""
     anneal_steps: int = 200
     """eqsoft-em: EM steps until it has fallen."""
     freeze_shared: bool = True
@@ -77,8 +77,15 @@ class EMSettings:
             yield f"e_step_size is {self.e_step_size}; use 1 or more"
         if self.e_step_max_tokens is not None and self.e_step_max_tokens < 1:
             yield f"e_step_max_tokens is {self.e_step_max_tokens}; use 1 or more, or leave it out"
-        if min(self.temperature, self.final_temperature) <= 0:
+        if min(self.temperature, self.final_temperature or self.temperature) <= 0:
             yield "temperature and final_temperature must be above 0; use hard assignment (eqhard-em) for none"
+        if self.anneal_steps < 1:
+            yield f"anneal_steps is {self.anneal_steps}; use 1 or more"
+
+    def temperature_at(self, step: int) -> float:
+        """eqsoft-em's temperature at an EM step."""
+        end = self.temperature if self.final_temperature is None else self.final_temperature
+        return temperature_at(step, self.temperature, end, self.anneal_steps)
 
 
 @dataclass(frozen=True)
@@ -108,9 +115,9 @@ class OptimizerSettings:
             yield f"betas are {self.betas}; use numbers from 0 to below 1"
         if self.clip_norm is not None and self.clip_norm <= 0:
             yield f"clip_norm is {self.clip_norm}; use a number above 0, or leave it out"
-        for name in ("batch_rows", "max_tokens"):
-            if getattr(self, name) < 1:
-                yield f"{name} is {getattr(self, name)}; use 1 or more"
+        for name, least in (("batch_rows", 1), ("max_tokens", 1), ("warmup_steps", 0)):
+            if getattr(self, name) < least:
+                yield f"{name} is {getattr(self, name)}; use {least} or more"
 
 
 @dataclass(frozen=True)
@@ -173,7 +180,7 @@ class TrainRecipe:
     """The type of the computation; auto means bfloat16 where the device has it (not on a CPU)."""
     device: Literal["auto", "cpu"] = "auto"
     """Auto means a GPU where there is one."""
-    trackers: tuple[str, ...] = ()
+    trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
     """Also log to these, through Accelerate: tensorboard, wandb."""
     model: ModelSettings = field(default_factory=ModelSettings)
     context: ContextFormat | None = None

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from polyreply.config import load_recipe, to_tree
 from polyreply.errors import MissingExtraError, PolyReplyError
-from polyreply.folders import check_target
 from polyreply.model.card import CardFacts
 from polyreply.training import plots
 from polyreply.training.recipe import TrainRecipe
@@ -21,21 +20,26 @@ from polyreply.training.validation import Validation
 from polyreply.training.view import View
 
 _BEST = "checkpoints/best.safetensors"
-_HARMLESS = ("out", "trackers", "checkpoint.every", "checkpoint.keep", "device")
+_HARMLESS = ("out", "trackers", "device", "optimizer.max_tokens", "optimizer.learning_rate", "optimizer.clip_norm")
+_HARMLESS_SECTIONS = ("checkpoint.", "validation.", "alarms.")
+"""What may differ when a run goes on: what is measured and kept, and what helps against a loss that explodes."""
 _EXAMPLES = 3
 
 
 def claim(folder: Path, recipe: TrainRecipe, resume: bool) -> None:
     """Raises unless a run may write here: a new place, or the folder of the same run."""
     if not resume:
-        check_target(folder, overwrite=False, made_by_us=lambda _: False)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise PolyReplyError(f"{folder}: the run folder is not empty; name another with out=…, or --resume it")
         return
-    if not (folder / "recipe.yaml").is_file():
-        raise PolyReplyError(f"expected a run folder with a recipe.yaml at {folder}, found none; check the path")
     before = flat(to_tree(load_recipe(TrainRecipe, folder / "recipe.yaml")))
     now = flat(to_tree(recipe))
     harmless = (*_HARMLESS, *(["steps"] if recipe.optimizer.schedule == "constant" else []))
-    changed = [name for name in now if now[name] != before.get(name) and name not in harmless]
+    changed = [
+        name
+        for name in now
+        if now[name] != before.get(name) and name not in harmless and not name.startswith(_HARMLESS_SECTIONS)
+    ]
     if changed:
         was = ", ".join(f"{name} was {before.get(name)!r} and is {now[name]!r}" for name in changed)
         raise PolyReplyError(f"cannot resume {folder} with another recipe: {was}; leave these out, or start a new run")
@@ -51,7 +55,7 @@ def _flat(tree: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}", list(value) if isinstance(value, tuple) else value
+            yield f"{prefix}{name}", value if isinstance(value, str | int | float) else str(value)
 
 
 def numbers(record: StepRecord) -> dict[str, float]:
@@ -82,13 +86,14 @@ def write(
     setup: Setup,
     usage: UsageStatistics,
     validation: Validation | None,
+    step: int,
     view: View,
 ) -> None:
     """The model folder with its card, and what the decoders were trained on as numbers and pictures."""
     setup.poly.model.train(False)
     scores, examples = {}, []
     if validation is not None:
-        record = validation.measure(recipe.steps)
+        record = validation.measure(step)
         scores = record.metrics
         examples = [dialogue.context for dialogue in validation.dialogues[:_EXAMPLES]] if recipe.method != "mle" else []
     facts = CardFacts(data=Path(recipe.data).name, recipe=to_tree(recipe), scores=scores)

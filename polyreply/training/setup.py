@@ -86,6 +86,8 @@ def _backbone(recipe: TrainRecipe, train_file: Path) -> tuple[Any, PreTrainedTok
         ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
         return build_mini(chosen.mini, len(tokenizer), seed=recipe.seed, **ids), tokenizer, None
     if _is_single_decoder(name):
+        if chosen.tokenizer is not None:
+            raise PolyReplyError(f"{name} has a tokenizer of its own, from stage 1; leave model.tokenizer out")
         loaded = PolyReply.from_pretrained(name)
         return loaded.model.backbone, loaded.tokenizer, loaded.model.config.format()
     backbone, own = load_backbone(name, dtype="float32")
