@@ -76,14 +76,17 @@ class Run:
         results.claim(self.folder, recipe, resume)
         self.accelerator = _accelerator(recipe)
         self.processes = Processes(self.accelerator)
-        self.setup: Setup = prepare_run(recipe)
+        self.setup: Setup = prepare_run(recipe, lambda stage, share: view.message(stage))
         self.model = self.setup.poly.to(self.accelerator.device).model
         train_shared = recipe.method == "mle" or not recipe.em.freeze_shared
         self.optimizer = DecoderOptimizer(self.model, recipe.optimizer, train_shared=train_shared)
         self.stream = sample_stream(recipe, self.setup.train, self.processes)
         self.validation = Validation.of(self.setup, recipe)
         self.limits = Limits(max_tokens=recipe.optimizer.max_tokens)
-        self.usage, self.alarms = UsageStatistics(recipe.num_decoders), Alarms(recipe.alarms, recipe.num_decoders)
+        self.usage, self.alarms = (
+            UsageStatistics(recipe.num_decoders),
+            Alarms(recipe.alarms, recipe.num_decoders, recipe.validation.tokenizer),
+        )
         self.bound = UsageBound(recipe.num_decoders)
         self.step, self.saved_at, self.is_interrupted = 0, -1, False
         self.prices_K: np.ndarray[Any, np.dtype[np.float64]] | None = None

@@ -26,6 +26,7 @@ VERBS = [
     ["bench", "reply"],
     ["bench", "metrics"],
     ["bench", "prefix"],
+    ["bench", "assign"],
 ]
 
 

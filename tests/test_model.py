@@ -8,6 +8,7 @@ import torch
 from transformers import T5Config
 
 from polyreply.errors import PolyReplyError
+from polyreply.model.backbones import load_backbone
 from polyreply.model.config import PolyReplyConfig
 from polyreply.model.polyreply_model import PolyReplyModel
 from polyreply.model.rows import Rows
@@ -101,3 +102,25 @@ def test_grids_and_pairs_give_back_what_goes_in():
     assert kept.context_R.tolist() == [0, 2, 1, 2] and kept.segments == ((0, 0, 2), (2, 2, 4))
     assert kept.num_slots == 2
     torch.testing.assert_close(kept.from_grid(kept.to_grid(values[:4])), values[:4])
+
+
+def test_copied_embeddings_leave_a_separate_output_layer_in_use(tmp_path):
+    """Flan-T5 has one; a decoder's own input embedding is no substitute for it."""
+    untied = copy.deepcopy(tiny.backbone("t5"))
+    untied.lm_head = torch.nn.Linear(12, tiny.VOCABULARY, bias=False)
+    untied.config.tie_word_embeddings = False
+    untied.save_pretrained(tmp_path)
+    stock, _ = load_backbone(tmp_path)
+    assert not torch.equal(stock.lm_head.weight, stock.shared.weight)
+    made = PolyReplyModel.from_backbone(
+        copy.deepcopy(stock), num_decoders=2, architecture="multi-decoder", copy_embeddings=True
+    )
+    samples = tiny.samples()
+    labels = samples.response_NT.masked_fill(~samples.response_mask_NT, -100)
+    with torch.no_grad():
+        expected = stock(samples.context_NS, attention_mask=samples.context_mask_NS.long(), labels=labels).logits
+        decoder_ids = torch.tensor([0, 1, 0, 1, 1])
+        found = made(samples.context_NS, samples.context_mask_NS, decoder_ids, labels)
+    torch.testing.assert_close(
+        found[samples.response_mask_NT], expected[samples.response_mask_NT], rtol=1e-4, atol=1e-4
+    )

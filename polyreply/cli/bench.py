@@ -100,6 +100,26 @@ def reply(
 
 
 @app.command()
+def assign(
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of which the median counts.")] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """The balanced assignment against SciPy and POT, on random, saturated and constant posteriors (K=10).
+
+    \b
+    Examples:
+      polyreply bench assign
+      polyreply bench assign --repeats 1 --json
+    """
+    from polyreply.bench.assign import bench_assign
+    from polyreply.cli.display import progress_bar
+
+    with progress_bar() as notify:
+        figures = bench_assign(repeats, notify)
+    _print(figures, "Balanced assignment", as_json)
+
+
+@app.command()
 def prefix(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A trained K-decoder model.")],
     data: Annotated[Path, typer.Argument(metavar="DATA", help="A folder made by `polyreply prepare`.")],

@@ -17,6 +17,9 @@ from polyreply.em.flow import CHUNK, Bools, Choices, Floats, Ints, drain, severa
 from polyreply.em.transport import rough_prices, transport
 from polyreply.errors import PolyReplyError
 
+HUGE = 1e300
+"""Costs have to be smaller, so that differences between them are finite."""
+
 
 @dataclass(frozen=True)
 class Balanced:
@@ -51,12 +54,12 @@ def balanced_assignment(
     matrix_NK = _matrix(cost_NK, "cost_NK")
     number, num_decoders = matrix_NK.shape
     capacity_K = _capacities(capacities, number, num_decoders)
-    secondary_NK = None if tie_NK is None else _secondary(tie_NK, matrix_NK)
+    secondary_NK = None if tie_NK is None else _matrix(tie_NK, "tie_NK")
+    if secondary_NK is not None and secondary_NK.shape != matrix_NK.shape:
+        raise PolyReplyError(f"tie_NK must have the shape of cost_NK, {matrix_NK.shape}; found {secondary_NK.shape}")
     if not number or num_decoders == 1:
         return Balanced(np.zeros(number, np.intp), np.zeros(num_decoders))
     cost_KN, scale = _whole(matrix_NK)
-    if not scale:
-        raise _bad_row(matrix_NK, "cost_NK")
     price_K = rough_prices(cost_KN, capacity_K) if prices_K is None else _whole_prices(prices_K, scale, num_decoders)
     if capacities is None and number % num_decoders:
         cost_KN, capacity_K, price_K = _with_spare_places(cost_KN, price_K)
@@ -66,27 +69,18 @@ def balanced_assignment(
 
 
 def _matrix(values: ArrayLike, name: str) -> Floats:
-    matrix = np.asarray(values, np.float64)
-    if matrix.ndim != 2 or not matrix.shape[1]:
+    matrix_NK = np.asarray(values, np.float64)
+    if matrix_NK.ndim != 2 or not matrix_NK.shape[1]:
         raise PolyReplyError(
-            f"{name} must have a row for each sample and a column for each decoder; found {matrix.shape}"
+            f"{name} must have a row for each sample and a column for each decoder; found {matrix_NK.shape}"
         )
-    return matrix
-
-
-def _secondary(tie_NK: ArrayLike, cost_NK: Floats) -> Floats:
-    matrix_NK = _matrix(tie_NK, "tie_NK")
-    if matrix_NK.shape != cost_NK.shape:
-        raise PolyReplyError(f"tie_NK must have the shape of cost_NK, {cost_NK.shape}; found {matrix_NK.shape}")
-    if not np.isfinite(matrix_NK).all():
-        raise _bad_row(matrix_NK, "tie_NK")
+    if matrix_NK.size and not (matrix_NK.min() > -HUGE and matrix_NK.max() < HUGE):
+        row, column = np.argwhere(~(np.abs(matrix_NK) < HUGE))[0]
+        found = matrix_NK[row, column]
+        raise PolyReplyError(
+            f"{name} must be finite, below {HUGE:g}; found {found:g} in row {row}, for decoder {column}"
+        )
     return matrix_NK
-
-
-def _bad_row(matrix_NK: Floats, name: str) -> PolyReplyError:
-    row, column = np.argwhere(~np.isfinite(matrix_NK))[0]
-    found = matrix_NK[row, column]
-    return PolyReplyError(f"{name} must be finite; found {found} in row {row}, for decoder {column}")
 
 
 def _capacities(capacities: Sequence[int] | Ints | None, number: int, num_decoders: int) -> Ints:
@@ -118,22 +112,17 @@ def _bits(num_decoders: int) -> int:
 
 
 def _whole(cost_NK: Floats) -> tuple[Floats, float]:
-    """Costs beyond each sample's lowest as whole numbers, decoders first, and the scale; a scale of 0 if not finite."""
+    """Costs beyond each sample's lowest as whole numbers, decoders first, and what they were multiplied by."""
     number, num_decoders = cost_NK.shape
     cost_KN, widest = np.empty((num_decoders, number)), 0.0
-    parts = [slice(begin, begin + CHUNK) for begin in range(0, number, CHUNK)]
-    with np.errstate(invalid="ignore", over="ignore"):
-        for part in parts:
-            cost_KC = cost_KN[:, part]
-            cost_KC[...] = cost_NK[part].T
-            cost_KC -= cost_KC.min(0)
-            width = cost_KC.max().item()
-            if not width < math.inf:  # a difference can overflow though both costs are finite
-                return _whole(cost_NK / 4) if np.isfinite(cost_NK).all() else (cost_KN, 0.0)
-            widest = max(widest, width)
+    for begin in range(0, number, CHUNK):
+        cost_KC = cost_KN[:, begin : begin + CHUNK]
+        cost_KC[...] = cost_NK[begin : begin + CHUNK].T
+        cost_KC -= cost_KC.min(0)
+        widest = max(widest, cost_KC.max().item())
     scale = math.ldexp(1.0, min(_bits(num_decoders) - math.frexp(widest)[1], 1000))
-    for part in parts:
-        cost_KC = cost_KN[:, part]
+    for begin in range(0, number, CHUNK):
+        cost_KC = cost_KN[:, begin : begin + CHUNK]
         cost_KC *= scale
         np.rint(cost_KC, out=cost_KC)
     return cost_KN, scale

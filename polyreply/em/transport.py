@@ -66,7 +66,7 @@ def _solve(cost_KN: Floats, capacity_K: Ints, price_K: Floats) -> Solution | Non
     factor, before = 1, number
     while True:
         decoder_N, gap_N = _nearest(cost_KN, price_K)
-        wrong = int(np.abs(np.bincount(decoder_N, minlength=num_decoders) - capacity_K).sum()) // 2
+        wrong = _wrong(decoder_N, capacity_K)
         keep = factor * NEAR * (num_decoders + wrong)
         if wrong <= number // 64 and keep < number // 2:
             width_K = _widths(gap_N, decoder_N, keep, num_decoders, alike=factor == 1)
@@ -133,37 +133,28 @@ def _nearest(cost_KN: Floats, price_K: Floats) -> tuple[Ints, Floats]:
     return decoder_N, gap_N
 
 
-def _sweep(cost_KN: Floats, capacity_K: Ints, price_K: Floats, rough: bool = False) -> int:
-    """Sets each price in turn so that as many samples as the decoder may take prefer it to all others.
-
-    Returns how many prices did not fit. If all did, no sample has changed its mind and the assignment is found.
-    """
+def _sweep(cost_KN: Floats, capacity_K: Ints, price_K: Floats, rough: bool = False) -> None:
+    """Sets each price in turn so that as many samples as the decoder may take prefer it to all others."""
     num_decoders, number = cost_KN.shape
     later_KN = list(cost_KN + price_K[:, None])  # the best of the decoders from k on
     for k in range(num_decoders - 2, 0, -1):
         np.minimum(later_KN[k], later_KN[k + 1], out=later_KN[k])
     earlier_N = np.full(number, np.inf)  # the best of the decoders before k, at their new prices
     later_KN.append(earlier_N)
-    places, prices, unfit = (number - capacity_K).tolist(), price_K.tolist(), 0
-    minimum, subtract = np.minimum, np.subtract
-    for k, own_N in enumerate(cost_KN):
-        margin_N = minimum(earlier_N, later_KN[k + 1])
-        subtract(margin_N, own_N, out=margin_N)
-        low, high = _around(margin_N, places[k], rough)
-        price = prices[k]
-        if not low < price < high:
-            unfit += 1
-        if -INF < low and high < INF and low < INF and high > -INF:
-            price = (low + high) // 2
-        elif -INF < low < INF:
-            price = max(price, low + 1)
+    prices = price_K.tolist()
+    for k, (own_N, place) in enumerate(zip(cost_KN, (number - capacity_K).tolist(), strict=True)):
+        margin_N = np.minimum(earlier_N, later_KN[k + 1])
+        np.subtract(margin_N, own_N, out=margin_N)
+        low, high = _around(margin_N, place, rough)
+        if low > -INF and high < INF:
+            prices[k] = (low + high) // 2
+        elif INF > low > -INF:
+            prices[k] = max(prices[k], low + 1)
         elif -INF < high < INF:
-            price = min(price, high - 1)
-        prices[k] = price
-        next_N = own_N + price
-        earlier_N = minimum(earlier_N, next_N, out=next_N)
+            prices[k] = min(prices[k], high - 1)
+        next_N = own_N + prices[k]
+        earlier_N = np.minimum(earlier_N, next_N, out=next_N)
     price_K[:] = prices
-    return unfit
 
 
 def _around(margin_N: Floats, place: int, rough: bool) -> tuple[float, float]:
@@ -171,25 +162,22 @@ def _around(margin_N: Floats, place: int, rough: bool) -> tuple[float, float]:
     number = len(margin_N)
     if not 0 < place < number:
         return (-INF, margin_N.min().item()) if place <= 0 else (margin_N.max().item(), INF)
-    if rough:
-        margin_N.partition(place)
-        return (margin_N.item(place),) * 2
-    if number > SHORT:
-        margin_N.partition(place)
-        return np.maximum.reduce(margin_N[:place]).item(), margin_N.item(place)
-    margin_N.sort()
-    return margin_N.item(place - 1), margin_N.item(place)
+    if number <= SHORT and not rough:
+        margin_N.sort()
+        return margin_N.item(place - 1), margin_N.item(place)
+    margin_N.partition(place)
+    high = margin_N.item(place)
+    return high if rough else np.maximum.reduce(margin_N[:place]).item(), high
 
 
 def _settle(cost_KN: Floats, capacity_K: Ints, price_K: Floats, *, sweep: bool) -> Solution | None:
     """Sweeps while that helps, then moves samples along shortest paths until all capacities are met."""
-    fewest, stalled = len(price_K) + 1, 0
-    while sweep and stalled < 2:
-        unfit = _sweep(cost_KN, capacity_K, price_K)
-        if not unfit:
-            return Solution((cost_KN + price_K[:, None]).argmin(0), price_K, None)
-        stalled += unfit >= fewest
-        fewest = min(unfit, fewest)
+    fewest, stalled = cost_KN.shape[1], 0
+    while sweep and fewest and stalled < 2:
+        _sweep(cost_KN, capacity_K, price_K)
+        wrong = _wrong((cost_KN + price_K[:, None]).argmin(0), capacity_K)
+        stalled += wrong >= fewest
+        fewest = min(wrong, fewest)
     free_KN = _free(cost_KN, price_K)
     decoder_N = free_KN.argmax(0)
     excess_K = np.bincount(decoder_N, minlength=len(price_K)) - capacity_K
@@ -201,6 +189,11 @@ def _settle(cost_KN: Floats, capacity_K: Ints, price_K: Floats, *, sweep: bool) 
         price_K -= distance_K
         choices = drain(_free(cost_KN, price_K), decoder_N, excess_K)
     return Solution(decoder_N, price_K, choices)
+
+
+def _wrong(decoder_N: Ints, capacity_K: Ints) -> int:
+    """How many samples have to move at least."""
+    return sum(map(abs, (np.bincount(decoder_N, minlength=len(capacity_K)) - capacity_K).tolist())) // 2
 
 
 def _free(cost_KN: Floats, price_K: Floats) -> Bools:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from polyreply.data.context_format import ContextFormat
 from polyreply.em.assign import Cost, temperature_at
+from polyreply.metrics.tokenize import TokenizerName
 from polyreply.model.backbones import MiniConfig
 from polyreply.training.alarms import AlarmSettings
 
@@ -132,6 +133,8 @@ class ValidationSettings:
     """Validation contexts that are replied to; 0 for none."""
     max_new_tokens: int = 32
     """Length limit of those replies."""
+    tokenizer: TokenizerName = "wordpunct"
+    """How the metrics of those replies cut text into words: wordpunct, characters (Chinese), 13a or zh."""
     keep: Literal["best", "last"] = "best"
     """The weights of the finished model: those with the best likelihood, or those of the last step."""
     patience: int | None = None

@@ -58,7 +58,9 @@ class Validation:
             model.train(was_training)
         if replies:
             references = [list(dialogue.responses) for dialogue in self.dialogues]
-            scores = evaluate([reply["responses"] for reply in replies], references)
+            scores = evaluate(
+                [reply["responses"] for reply in replies], references, tokenizer=self.recipe.validation.tokenizer
+            )
             found = {name: scores[name] for name in (*PAPER_NUMBERS, "identical")}
             metrics |= {name: value for name, value in found.items() if value is not None}
         seconds = time.perf_counter() - begin
