@@ -79,7 +79,7 @@ def test_sizes_differ_by_one_at_most_and_the_cost_decides_who_gets_more():
 
 @pytest.mark.parametrize("kind", ["saturated", "constant", "few values"])
 def test_ties_are_broken_by_the_second_cost(kind):
-    """Exactly: of the assignments of the lowest cost, the lowest second cost. The oracle adds it with a small weight."""
+    """Exactly: of the assignments of the lowest cost, the lowest second cost. The oracle adds it, weighted lightly."""
     random = np.random.default_rng(1)
     for _ in range(150):
         num_decoders = int(random.integers(2, 6))
