@@ -177,7 +177,7 @@ def _undecided(choices: Choices | None, decoder_N: Ints) -> tuple[Ints, Bools]:
     if not choices:
         return nobody
     step_KK = np.minimum(choices.arcs_KK, 1.0)
-    np.fill_diagonal(step_KK, 0.0)
+    step_KK.flat[:: len(step_KK) + 1] = 0.0
     if not _walks(step_KK, exact=True).any():
         return nobody
     reach_KK = _walks(step_KK, exact=False) > 0

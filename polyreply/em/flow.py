@@ -114,15 +114,19 @@ def distances(cost_KN: Floats, price_K: Floats, decoder_N: Ints, excess_K: Ints)
 
 def _switches(cost_KN: Floats, price_K: Floats, decoder_N: Ints) -> Floats:
     """How much more the cheapest switch to decoder k (row) costs among the samples of decoder j (column)."""
-    switch_KK = np.full((len(price_K), len(price_K)), np.inf)
-    np.fill_diagonal(switch_KK, 0.0)
+    num_decoders = len(price_K)
+    switch_KK = np.full((num_decoders, num_decoders), np.inf)
+    switch_KK.flat[:: num_decoders + 1] = 0.0
     for begin in range(0, len(decoder_N), CHUNK):
         decoder_C = decoder_N[begin : begin + CHUNK]
         order_C = decoder_C.astype(np.uint16).argsort(kind="stable")  # numbers this short are sorted in linear time
         total_KC = cost_KN[:, begin : begin + CHUNK].take(order_C, 1) + price_K[:, None]
         total_KC -= total_KC.min(0)
-        count_K = np.bincount(decoder_C, minlength=len(price_K))
+        count_K = np.bincount(decoder_C, minlength=num_decoders)
         some_K = np.flatnonzero(count_K)
         cheapest_KK = np.minimum.reduceat(total_KC, (count_K.cumsum() - count_K)[some_K], 1)
-        switch_KK[:, some_K] = np.minimum(switch_KK[:, some_K], cheapest_KK)
+        if len(some_K) == num_decoders:
+            np.minimum(switch_KK, cheapest_KK, out=switch_KK)
+        else:
+            switch_KK[:, some_K] = np.minimum(switch_KK[:, some_K], cheapest_KK)
     return switch_KK

@@ -134,40 +134,49 @@ def _nearest(cost_KN: Floats, price_K: Floats) -> tuple[Ints, Floats]:
 
 
 def _sweep(cost_KN: Floats, capacity_K: Ints, price_K: Floats, rough: bool = False) -> None:
-    """Sets each price in turn so that as many samples as the decoder may take prefer it to all others."""
+    """Sets each price in turn so that as many samples as the decoder may take prefer it to all others.
+
+    Every call counts here: few samples are the usual case. A rough sweep takes the end of the range of such prices,
+    which is faster to find than the middle.
+    """
     num_decoders, number = cost_KN.shape
+    minimum, subtract = np.minimum, np.subtract
     later_KN = list(cost_KN + price_K[:, None])  # the best of the decoders from k on
     for k in range(num_decoders - 2, 0, -1):
-        np.minimum(later_KN[k], later_KN[k + 1], out=later_KN[k])
+        minimum(later_KN[k], later_KN[k + 1], out=later_KN[k])
     earlier_N = np.full(number, np.inf)  # the best of the decoders before k, at their new prices
     later_KN.append(earlier_N)
-    prices = price_K.tolist()
-    for k, (own_N, place) in enumerate(zip(cost_KN, (number - capacity_K).tolist(), strict=True)):
-        margin_N = np.minimum(earlier_N, later_KN[k + 1])
-        np.subtract(margin_N, own_N, out=margin_N)
-        low, high = _around(margin_N, place, rough)
-        if low > -INF and high < INF:
-            prices[k] = (low + high) // 2
-        elif INF > low > -INF:
-            prices[k] = max(prices[k], low + 1)
-        elif -INF < high < INF:
-            prices[k] = min(prices[k], high - 1)
-        next_N = own_N + prices[k]
-        earlier_N = np.minimum(earlier_N, next_N, out=next_N)
+    sort, prices, places = number <= SHORT and not rough, price_K.tolist(), (number - capacity_K).tolist()
+    for k, own_N in enumerate(cost_KN):
+        margin_N = minimum(earlier_N, later_KN[k + 1])
+        subtract(margin_N, own_N, out=margin_N)
+        place = places[k]
+        if sort and 0 < place < number:
+            margin_N.sort()
+            low, high = margin_N.item(place - 1), margin_N.item(place)
+        else:
+            low, high = _around(margin_N, place, rough)
+        price = (low + high) // 2 if low > -INF and high < INF else _beyond(low, high, prices[k])
+        prices[k] = price
+        next_N = own_N + price
+        earlier_N = minimum(earlier_N, next_N, out=next_N)
     price_K[:] = prices
 
 
 def _around(margin_N: Floats, place: int, rough: bool) -> tuple[float, float]:
     """The numbers at `place - 1` and `place` in sorted order, infinite beyond the ends; if rough, the latter twice."""
-    number = len(margin_N)
-    if not 0 < place < number:
+    if not 0 < place < len(margin_N):
         return (-INF, margin_N.min().item()) if place <= 0 else (margin_N.max().item(), INF)
-    if number <= SHORT and not rough:
-        margin_N.sort()
-        return margin_N.item(place - 1), margin_N.item(place)
     margin_N.partition(place)
     high = margin_N.item(place)
     return high if rough else np.maximum.reduce(margin_N[:place]).item(), high
+
+
+def _beyond(low: float, high: float, price: float) -> float:
+    """A price above the lower end where there is no upper one, and the other way round."""
+    if -INF < low < INF:
+        return max(price, low + 1)
+    return min(price, high - 1) if -INF < high < INF else price
 
 
 def _settle(cost_KN: Floats, capacity_K: Ints, price_K: Floats, *, sweep: bool) -> Solution | None:
@@ -193,7 +202,8 @@ def _settle(cost_KN: Floats, capacity_K: Ints, price_K: Floats, *, sweep: bool) 
 
 def _wrong(decoder_N: Ints, capacity_K: Ints) -> int:
     """How many samples have to move at least."""
-    return sum(map(abs, (np.bincount(decoder_N, minlength=len(capacity_K)) - capacity_K).tolist())) // 2
+    excess_K: list[int] = (np.bincount(decoder_N, minlength=len(capacity_K)) - capacity_K).tolist()
+    return sum(map(abs, excess_K)) // 2
 
 
 def _free(cost_KN: Floats, price_K: Floats) -> Bools:
