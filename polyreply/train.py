@@ -171,7 +171,7 @@ class Run:
     def _e_step(self, samples: Samples) -> Evidence:
         settings = self.recipe.em
         self._seed("e-step")
-        with self.accelerator.autocast():
+        with self._autocast():
             evidence = e_step(
                 self.model,
                 samples,
@@ -224,7 +224,7 @@ class Run:
         weights_nK = weights_nK.to(self.model.device)
         mass_K, share_K = token_mass(samples, weights_nK), weights_nK.sum(0)
         self.processes.sum_((mass_K, share_K))
-        with self.accelerator.autocast():
+        with self._autocast():
             total_K = backward_decoders(self.model, samples, weights_nK, mass_K, self.limits)
             backward_prior(self.model, samples, weights_nK, number, self.limits)
         self.processes.sum_((total_K,))
@@ -258,6 +258,12 @@ class Run:
             "deviation": float(self.bound.deviation_K.max()),
             "hoeffding": self.bound.hoeffding,
         }
+
+    def _autocast(self) -> torch.autocast:
+        """The type of the computation; weights, gradients and log-likelihoods stay in float32."""
+        wanted, device = self.recipe.precision, self.accelerator.device.type
+        has_bf16 = device == "cuda" and torch.cuda.is_bf16_supported()
+        return torch.autocast(device, torch.bfloat16, enabled=wanted == "bfloat16" or (wanted == "auto" and has_bf16))
 
     def _learning_rate(self) -> float:
         return learning_rate_at(self.step, self.recipe.steps, self.recipe.optimizer)
@@ -382,13 +388,10 @@ class _Clock:
 
 
 def _accelerator(recipe: TrainRecipe) -> Accelerator:
-    has_bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
     for tracker in recipe.trackers:
         if importlib.util.find_spec(tracker) is None:
             raise MissingExtraError(tracker, "track", f"logging to {tracker}")
-    wide = recipe.precision == "float32" or (recipe.precision == "auto" and (not has_bf16 or recipe.device == "cpu"))
     return Accelerator(
-        mixed_precision="no" if wide else "bf16",
         cpu=recipe.device == "cpu",
         log_with=list(recipe.trackers) or None,
         project_dir=recipe.out,

@@ -99,6 +99,8 @@ def test_each_method_trains_saves_loads_and_replies(method, data, stage1, tmp_pa
         ["model.architecture=multi-decoder", "method=hard-em"],
         ["em.e_step_max_tokens=3", "em.e_step_dropout=true", "optimizer.clip_norm=0.5", "optimizer.schedule=linear"],
         ["model.adapter_init=linear", "model.adapter_sites=layer"],
+        ["precision=bfloat16"],
+        ["model.architecture=multi-decoder", "model.copy_embeddings=true", "method=soft-em"],
     ],
     ids=lambda settings: settings[0],
 )
