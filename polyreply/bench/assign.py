@@ -1,104 +1,147 @@
 """`polyreply bench assign`: the balanced assignment against SciPy on duplicated columns and POT's network simplex.
 
-All solve the same problems at K=10 and agree in total cost. SciPy's cost grows with the cube of N and POT's nearly with
-its square, so they stop earlier.
+All get the same costs in float64: −posterior, the softmax of random NLLs, at K=10. What the others need besides
+(the duplicated columns, the marginals) is made before the clock starts. Beside random posteriors come the two that are
+all ties: saturated ones, exactly 0 or 1, and a constant matrix. POT's figures are left out where it is not installed
+(pip install POT), and both are where one solution would take minutes.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from scipy.optimize import linear_sum_assignment
 
 from polyreply.bench.timing import medians
 from polyreply.em.balanced import balanced_assignment
+from polyreply.em.flow import Floats
 from polyreply.progress import Notify
 
-Floats = npt.NDArray[np.float64]
 K = 10
-SIZES = (640, 6_400, 64_000, 640_000)
-SCIPY_UP_TO, POT_UP_TO = 6_400, 64_000
-TIED = ("saturated", "constant")
+SIZES = (640, 6400, 64_000, 640_000)
 
 
-def problem(kind: str, number: int, num_decoders: int = K) -> Floats:
-    """Costs −posterior of random likelihoods; `saturated` ones are exactly 0 or −1, `constant` ones all equal."""
-    random = np.random.default_rng(number)
-    if kind == "constant":
-        return np.full((number, num_decoders), -1 / num_decoders)
-    if kind == "saturated":
-        cost = np.zeros((number, num_decoders))
-        cost[np.arange(number), random.integers(0, num_decoders, number)] = -1.0
-        return cost
-    score = 3 * random.standard_normal((number, num_decoders))
-    share = np.exp(score - score.max(1, keepdims=True))
-    found: Floats = -share / share.sum(1, keepdims=True)
-    return found
+Solve = Callable[[], Any]
 
 
-def ours(cost_NK: Floats) -> npt.NDArray[np.intp]:
-    """The solver of EqHard-EM."""
-    return balanced_assignment(cost_NK).decoder_N
+@dataclass(frozen=True)
+class Alternative:
+    """Another solver: `prepare` gives a function that solves, `total` the cost of what that returns."""
+
+    prepare: Callable[[Floats], Solve]
+    total: Callable[[Floats, Any], float]
+    once: int
+    """From this N on, one run of one problem has to do."""
+    largest: int
 
 
-def with_scipy(cost_NK: Floats) -> npt.NDArray[np.intp]:
-    """Columns repeated N/K times, then the assignment problem."""
-    from scipy.optimize import linear_sum_assignment
-
-    number, num_decoders = cost_NK.shape
-    owner = np.repeat(np.arange(num_decoders), number // num_decoders)
-    return owner[linear_sum_assignment(cost_NK[:, owner])[1]]  # type: ignore[no-any-return]
-
-
-def with_pot(cost_NK: Floats) -> npt.NDArray[np.intp]:
-    """Optimal transport between N samples and K decoders of N/K places."""
-    import ot
-
-    number, num_decoders = cost_NK.shape
-    places = np.full(num_decoders, number / num_decoders)
-    plan = ot.emd(np.ones(number), places, cost_NK, numItermax=100_000_000)
-    return plan.argmax(1)  # type: ignore[no-any-return]
-
-
-def bench_assign(repeats: int, notify: Notify, sizes: tuple[int, ...] = SIZES) -> dict[str, Any]:
-    """Seconds and ratios under stable names; POT's are left out where it is not installed."""
+def bench_assign(notify: Notify, sizes: Sequence[int] = SIZES, rounds: int = 7) -> dict[str, Any]:
+    """Seconds, ratios to the alternatives and of tied to random costs, growth, all under stable names."""
     figures: dict[str, Any] = {}
+    difference = 0.0
     for place, number in enumerate(sizes):
         notify(f"N = {number}", place / len(sizes))
-        cost = problem("random", number)
-        seconds = {name: _seconds(way, cost, name, repeats) for name, way in _ways(number).items()}
-        figures[f"assign.n{number}_seconds"] = seconds["ours"]
-        figures |= {
-            f"assign.n{number}_vs_{name}": seconds[name] / seconds["ours"] for name in seconds if name != "ours"
-        }
-        for kind in TIED:
-            tied = _seconds(ours, problem(kind, number), "ours", repeats)
-            figures[f"assign.{kind}.n{number}_vs_random"] = tied / seconds["ours"]
+        problems = [-posterior(number, seed) for seed in range(max(1, min(9, 64_000 // number)))]
+        others = {name: way for name, way in alternatives().items() if number <= way.largest}
+        seconds, found = _measure(problems, others, rounds)
+        figures[f"assign.n{number}_seconds"] = seconds["random"]
+        for name in ("saturated", "constant"):
+            figures[f"assign.{name}.n{number}_vs_random"] = seconds[name] / seconds["random"]
+        for name, way in others.items():
+            figures[f"assign.n{number}_vs_{name}"] = seconds[name] / seconds["random"]
+            for cost_NK, ours, theirs in zip(problems, found["random"], found[name], strict=False):
+                total = total_of_assignment(cost_NK, ours.decoder_N)
+                difference = max(difference, abs(way.total(cost_NK, theirs) - total) / abs(total))
+    figures["assign.largest_difference"] = difference
     if len(sizes) > 1:
-        figures["assign.growth"] = figures[f"assign.n{sizes[-1]}_seconds"] / figures[f"assign.n{sizes[-2]}_seconds"]
+        largest, before = (figures[f"assign.n{number}_seconds"] for number in (sizes[-1], sizes[-2]))
+        figures["assign.growth"] = largest / before
     return figures
 
 
-def _ways(number: int) -> dict[str, Callable[[Floats], Any]]:
-    ways: dict[str, Callable[[Floats], Any]] = {"ours": ours}
-    if number <= SCIPY_UP_TO:
-        ways["scipy"] = with_scipy
-    if number <= POT_UP_TO and _has_pot():
-        ways["pot"] = with_pot
+def _measure(
+    problems: list[Floats], others: dict[str, Alternative], rounds: int
+) -> tuple[dict[str, float], dict[str, list[Any]]]:
+    """Seconds of each way, and what it found for each problem.
+
+    The seconds are medians over the problems, the lowest of several in rounds of all ways: what else a machine does
+    only makes it slower.
+    """
+    number, count = len(problems[0]), len(problems)
+    slow = {name: way for name, way in others.items() if number >= way.once}
+    ways: dict[str, list[Solve]] = {
+        "random": [partial(balanced_assignment, cost_NK) for cost_NK in problems],
+        "saturated": [partial(balanced_assignment, -saturated(number, seed)) for seed in range(count)],
+        "constant": [partial(balanced_assignment, np.full((number, K), -1 / K))],
+        **{name: [way.prepare(problems[0])] for name, way in slow.items()},
+        **{name: [way.prepare(one) for one in problems] for name, way in others.items() if name not in slow},
+    }
+    turns = {name: _Turns(solves) for name, solves in ways.items()}
+    quick = {name: turn for name, turn in turns.items() if name not in slow}
+    each = [medians(quick, count) for _ in range(rounds)]
+    seconds = {name: min(one[name] for one in each) for name in quick}
+    warm_up = {name: way.prepare(problems[0][: 10 * K]) for name, way in slow.items()}
+    seconds |= medians({name: turns[name] for name in slow}, 1, warm_up)
+    return seconds, {name: turn.found for name, turn in turns.items()}
+
+
+class _Turns:
+    """Solves one problem at each call, in turns, and keeps what it finds."""
+
+    def __init__(self, solves: list[Solve]) -> None:
+        self.solves = solves
+        self.found: list[Any] = [None] * len(solves)
+        self.calls = 0
+
+    def __call__(self) -> None:
+        place = self.calls % len(self.solves)
+        self.found[place] = self.solves[place]()
+        self.calls += 1
+
+
+def posterior(number: int, seed: int = 0) -> Floats:
+    """Posteriors under a uniform prior of random NLLs."""
+    weight_NK = np.exp(-np.random.default_rng(seed).normal(size=(number, K)))
+    posterior_NK: Floats = weight_NK / weight_NK.sum(1, keepdims=True)
+    return posterior_NK
+
+
+def saturated(number: int, seed: int = 0) -> Floats:
+    """Posteriors that leave no doubt: one decoder has exactly 1, the others exactly 0."""
+    return np.eye(K).take(np.random.default_rng(seed).integers(K, size=number), 0)
+
+
+def alternatives() -> dict[str, Alternative]:
+    """SciPy, and POT if it is installed."""
+    ways = {"scipy": Alternative(_scipy, _scipy_total, once=6400, largest=6400)}
+    if find_spec("ot"):
+        ways["pot"] = Alternative(_pot, _pot_total, once=64_000, largest=64_000)
     return ways
 
 
-def _has_pot() -> bool:
-    import importlib.util
+def total_of_assignment(cost_NK: Floats, decoder_N: Any) -> float:
+    """The sum of what each sample costs with its decoder."""
+    return math.fsum(cost_NK[np.arange(len(cost_NK)), decoder_N])
 
-    return importlib.util.find_spec("ot") is not None
+
+def _scipy(cost_NK: Floats) -> Callable[[], Any]:
+    return partial(linear_sum_assignment, np.repeat(cost_NK, len(cost_NK) // K, 1))
 
 
-def _seconds(way: Callable[[Floats], Any], cost: Floats, name: str, repeats: int) -> float:
-    """Long runs are measured once, without a warm-up: SciPy takes a minute at N=6 400."""
-    slow = (name == "scipy" and len(cost) > 1000) or (name == "pot" and len(cost) > 10_000)
-    run = partial(way, cost)
-    if slow:
-        return medians({name: run}, 1, {name: partial(way, cost[:K])})[name]
-    return medians({name: run}, repeats if len(cost) > 10_000 else 5 * repeats)[name]
+def _scipy_total(cost_NK: Floats, found: Any) -> float:
+    _, column_N = found
+    return total_of_assignment(cost_NK, column_N // (len(cost_NK) // K))
+
+
+def _pot(cost_NK: Floats) -> Callable[[], Any]:
+    samples_N, places_K = np.ones(len(cost_NK)), np.full(K, len(cost_NK) / K)
+    return partial(import_module("ot").emd, samples_N, places_K, cost_NK, numItermax=10**9)
+
+
+def _pot_total(cost_NK: Floats, plan_NK: Any) -> float:
+    return math.fsum((cost_NK * plan_NK).ravel())

@@ -101,7 +101,7 @@ def reply(
 
 @app.command()
 def assign(
-    repeats: Annotated[int, typer.Option(min=1, help="Runs of which the median counts.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Runs of which the median counts.")] = 7,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """The balanced assignment against SciPy and POT, on random, saturated and constant posteriors (K=10).
@@ -109,13 +109,13 @@ def assign(
     \b
     Examples:
       polyreply bench assign
-      polyreply bench assign --repeats 1 --json
+      polyreply bench assign --rounds 3 --json
     """
     from polyreply.bench.assign import bench_assign
     from polyreply.cli.display import progress_bar
 
     with progress_bar() as notify:
-        figures = bench_assign(repeats, notify)
+        figures = bench_assign(notify, rounds=rounds)
     _print(figures, "Balanced assignment", as_json)
 
 

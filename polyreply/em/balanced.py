@@ -149,7 +149,7 @@ def _lexicographic(
 ) -> tuple[Ints, Floats]:
     """The cheapest assignment; of several, the cheapest by the secondary cost; of several, one by the seed."""
     found = transport(cost_KN, capacity_K, price_K)
-    sample_M, open_KM = _undecided(found.choices, found.decoder_N)
+    sample_M, open_KM = _undecided(found.choices)
     if len(sample_M):
         rest_K = np.bincount(found.decoder_N[sample_M], minlength=len(capacity_K))
         if secondary_NK is None:
@@ -171,28 +171,22 @@ def _rows(secondary_NK: Floats, sample_M: Ints, num_columns: int) -> Floats:
     return cost_MK
 
 
-def _undecided(choices: Choices | None, decoder_N: Ints) -> tuple[Ints, Bools]:
-    """The samples that could have another decoder at the same total cost, and which: those on a cycle of free moves."""
+def _undecided(choices: Choices | None) -> tuple[Ints, Bools]:
+    """The samples with a choice and their choices, if there is another assignment of the same cost.
+
+    There is one if samples can move for free along a cycle of decoders: if some walk has more steps than decoders.
+    """
     nobody = np.empty(0, np.intp), np.empty((0, 0), np.bool_)
     if not choices:
         return nobody
-    step_KK = np.minimum(choices.arcs_KK, 1.0)
-    step_KK.flat[:: len(step_KK) + 1] = 0.0
-    if not _walks(step_KK, exact=True).any():
-        return nobody
-    reach_KK = _walks(step_KK, exact=False) > 0
-    same_KK = (reach_KK & reach_KK.T) | np.eye(len(reach_KK), dtype=np.bool_)
-    open_KM = choices.free_KM & same_KK.take(decoder_N[choices.sample_M], 1)
-    undecided_M = several(open_KM)
-    return choices.sample_M[undecided_M], open_KM.take(undecided_M, 1)
-
-
-def _walks(step_KK: Floats, exact: bool) -> Floats:
-    """Where a walk of K steps or more leads (`exact`: there is one only if there is a cycle), or one of any length."""
-    walk_KK = step_KK if exact else np.maximum(step_KK, np.eye(len(step_KK)))
-    for _ in range(len(step_KK).bit_length()):
+    walk_KK = np.minimum(choices.arcs_KK, 1.0)
+    walk_KK.flat[:: len(walk_KK) + 1] = 0.0
+    for _ in range(len(walk_KK).bit_length()):
         walk_KK = np.minimum(walk_KK @ walk_KK, 1.0)
-    return walk_KK
+    if not walk_KK.any():
+        return nobody
+    some_M = several(choices.free_KM)
+    return choices.sample_M[some_M], choices.free_KM.take(some_M, 1)
 
 
 def _drawn(open_KM: Bools, capacity_K: Ints, seed: int) -> Ints:

@@ -20,7 +20,7 @@ LARGE = 16384
 """Above this number of samples, prices are first found for an eighth of them."""
 FEW = 32
 """Up to this number of samples for each decoder all take part."""
-NEAR = 6
+NEAR, NEAR_PER_MOVE = 6, 12
 """Samples near a boundary that take part, for each decoder and for each sample that has to move."""
 SHORT = 1024
 """Up to this length, sorting is faster than finding one place and its neighbour."""
@@ -67,7 +67,7 @@ def _solve(cost_KN: Floats, capacity_K: Ints, price_K: Floats) -> Solution | Non
     while True:
         decoder_N, gap_N = _nearest(cost_KN, price_K)
         wrong = _wrong(decoder_N, capacity_K)
-        keep = factor * NEAR * (num_decoders + wrong)
+        keep = factor * (NEAR * num_decoders + NEAR_PER_MOVE * wrong)
         if wrong <= number // 64 and keep < number // 2:
             width_K = _widths(gap_N, decoder_N, keep, num_decoders, alike=factor == 1)
             near_N = gap_N <= width_K.take(decoder_N)
@@ -182,7 +182,7 @@ def _beyond(low: float, high: float, price: float) -> float:
 def _settle(cost_KN: Floats, capacity_K: Ints, price_K: Floats, *, sweep: bool) -> Solution | None:
     """Sweeps while that helps, then moves samples along shortest paths until all capacities are met."""
     fewest, stalled = cost_KN.shape[1], 0
-    while sweep and fewest and stalled < 2:
+    while sweep and fewest and stalled < 3:
         _sweep(cost_KN, capacity_K, price_K)
         wrong = _wrong((cost_KN + price_K[:, None]).argmin(0), capacity_K)
         stalled += wrong >= fewest
