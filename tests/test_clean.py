@@ -61,6 +61,16 @@ def run(text, language="en", **config):
         ("script", "zh", "hello there", None),
         ("script", "zh", "我爱你 ok", "我爱你 ok"),
         ("script", "any", "привет", "привет"),
+        ("personal", "en", "text me, it's (555) 010-1234", None),
+        ("personal", "en", "Hey! I'm Dana, nice to meet you", None),
+        ("personal", "en", "follow @dana_runs", None),
+        ("personal", "en", "I live at 12 Elm Street", None),
+        ("personal", "en", "I'm tired, it was a 12 hour drive", "I'm tired, it was a 12 hour drive"),
+        ("personal", "en", "I was born in 1999 and love New York", "I was born in 1999 and love New York"),
+        ("abuse", "en", "you are such an idiot", None),
+        ("abuse", "en", "Shut up!", None),
+        ("abuse", "en", "that joke killed me, class was great", "that joke killed me, class was great"),
+        ("abuse", "en", "I passed the assignment in Sussex", "I passed the assignment in Sussex"),
     ],
 )
 def test_each_rule_alone(rule, language, text, expected):
@@ -80,14 +90,29 @@ HANDLED_BY_RULE = {
     "repeated_words": "ok ok ok ok ok",
     "noise": "###",
     "script": "привет",
+    "personal": "my name is Dana",
+    "abuse": "you are stupid",
 }
 
 
-@pytest.mark.parametrize("rule", [rule.name for rule in RULES if rule.name != "empty"])
+@pytest.mark.parametrize("rule", HANDLED_BY_RULE)
 def test_every_rule_does_something_and_can_be_switched_off(rule):
     text = HANDLED_BY_RULE[rule]
     assert run(text, **{**OFF, rule: True}) != text
     assert run(text, **OFF) == text
+
+
+def test_no_rule_is_forgotten():
+    assert {*HANDLED_BY_RULE, "empty", "words"} == {rule.name for rule in RULES}
+
+
+@pytest.mark.parametrize(
+    "text, kept",
+    [("Go to Acme now", False), ("the ACME?", False), ("acmes", True), ("big  red box", False), ("big box", True)],
+)
+def test_words_of_ones_own_are_dropped_whole_and_in_any_case(text, kept):
+    assert (run(text, **OFF, words=("acme", "big red", "a+b")) == text) == kept
+    assert list(CleanConfig(words=(" ",)).problems())
 
 
 def test_an_empty_text_is_always_dropped():

@@ -107,6 +107,8 @@ def _rule_rows(report: dict[str, Any]) -> list[list[Any]]:
 
 
 def _example(tally: dict[str, Any]) -> str:
+    if not tally["examples"]:
+        return ""  # a rule that quotes nothing
     example = tally["examples"][0]
     if not isinstance(example, list):
         return _shorten(example)

@@ -5,6 +5,7 @@ drop. Rules run in the order of `RULES`.
 """
 
 import html
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from polyreply.data.characters import CJK, HAN, LATIN, LETTER, LETTER_OF_A_SCRIPT, SIGN, Characters
+from polyreply.data.screen import ABUSE, PERSONAL
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -63,6 +65,12 @@ class CleanConfig:
     """Smallest share of letters and digits among the characters other than space and . , ! ? ' " - (noise)."""
     script: bool = True
     """Drop utterances whose letters are mostly not of the language's script (for language `any`: nothing)."""
+    personal: bool = False
+    """Drop utterances with what points to a person: phone numbers, handles, addresses, "my name is" (English)."""
+    abuse: bool = False
+    """Drop utterances with insults, slurs, obscenities, threats or talk of self-harm (English)."""
+    words: tuple[str, ...] = ()
+    """Drop utterances with one of these words or phrases, in any case."""
     duplicates: bool = True
     """Drop the second and later occurrences of a (context, response) pair inside a split."""
 
@@ -72,6 +80,8 @@ class CleanConfig:
             yield f"min_words {self.min_words} is above max_words {self.max_words}; lower it or raise the other"
         if self.min_chars > self.max_chars:
             yield f"min_chars {self.min_chars} is above max_chars {self.max_chars}; lower it or raise the other"
+        if not all(phrase.strip() for phrase in self.words):
+            yield "words holds an empty one, which would drop everything; leave it out"
 
 
 Language = Literal["en", "zh", "any"]
@@ -84,6 +94,8 @@ class Rule:
     name: str
     rewrites: bool
     apply: Callable[[pa.Array, CleanConfig, Language], Any]
+    shows_examples: bool = True
+    """Whether the report may quote what it found."""
 
 
 @dataclass
@@ -260,6 +272,19 @@ def _script(texts: pa.Array, config: CleanConfig, language: Language) -> BoolArr
     return 2 * characters.count(_SCRIPT[language]) < characters.count(LETTER_OF_A_SCRIPT)
 
 
+def _personal(texts: pa.Array, config: CleanConfig, language: Language) -> BoolArray:
+    return _matches(texts, PERSONAL, ignore_case=True)
+
+
+def _abuse(texts: pa.Array, config: CleanConfig, language: Language) -> BoolArray:
+    return _matches(texts, ABUSE, ignore_case=True)
+
+
+def _words(texts: pa.Array, config: CleanConfig, language: Language) -> BoolArray:
+    phrases = (r"\s+".join(re.escape(word) for word in phrase.split()) for phrase in config.words)
+    return _matches(texts, "|".join(rf"(?:^|[^\pL\pN]){phrase}(?:[^\pL\pN]|$)" for phrase in phrases), ignore_case=True)
+
+
 RULES = (
     Rule("markup", True, _markup),
     Rule("control", True, _control),
@@ -274,5 +299,8 @@ RULES = (
     Rule("repeated_words", False, _repeated_words),
     Rule("noise", False, _noise),
     Rule("script", False, _script),
+    Rule("personal", False, _personal, shows_examples=False),
+    Rule("abuse", False, _abuse, shows_examples=False),
+    Rule("words", False, _words),
 )
 """Every rule on utterances, in the order they run. `empty` cannot be switched off."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from polyreply.data.clean import RULES, CleanConfig, Cleaned, Language, clean
+from polyreply.data.clean import RULES, CleanConfig, Cleaned, Language, Rule, clean
 from polyreply.data.overlap import exact_key
 from polyreply.data.records import Record
 
@@ -77,19 +77,21 @@ class Ingest:
         for index, rule in enumerate(RULES):
             tally = self.rules[rule.name]
             tally.pairs += int((reason == index).sum())
-            self._count_utterances(tally, rule.name, index, columns, cleaned)
+            self._count_utterances(tally, rule, index, columns, cleaned)
         self.pairs += len(reason)
         self.kept_pairs += int((reason < 0).sum())
         return np.asarray(reason < 0)
 
-    def _count_utterances(self, tally: RuleCount, name: str, index: int, columns: "_Columns", cleaned: Cleaned) -> None:
-        touched = cleaned.changed_by.get(name) if tally.rewrites else cleaned.dropped_by == index
+    def _count_utterances(
+        self, tally: RuleCount, rule: Rule, index: int, columns: "_Columns", cleaned: Cleaned
+    ) -> None:
+        touched = cleaned.changed_by.get(rule.name) if rule.rewrites else cleaned.dropped_by == index
         if touched is None:
             return
         where = np.flatnonzero(touched)
         tally.utterances += len(where)
-        for place in where[: MAX_EXAMPLES - len(tally.examples)]:
-            step = cleaned.steps.get(name)
+        for place in where[: MAX_EXAMPLES - len(tally.examples) if rule.shows_examples else 0]:
+            step = cleaned.steps.get(rule.name)
             tally.examples.append([texts[place].as_py() for texts in step] if step else columns.texts[place])
 
     def _tables(
