@@ -15,6 +15,7 @@ from polyreply.errors import PolyReplyError, RecipeError
 from polyreply.progress import silent
 from polyreply.train import Run, TrainingError, train
 from polyreply.training import run_log
+from polyreply.training.checkpoint import save_frozen
 from polyreply.training.recipe import TrainRecipe
 from polyreply.training.record import ValidationRecord
 from polyreply.training.validation import Validation
@@ -124,16 +125,14 @@ def test_a_stopped_run_goes_on_to_the_same_result(settings, data, stage1, tmp_pa
     settings = settings if "model.backbone=mini" in settings else [*settings, f"model.backbone={stage1}"]
     whole = train(recipe(data, tmp_path / "whole", "steps=6", *settings))
     stopped = recipe(data, tmp_path / "stopped", "steps=6", *settings)
-    run = Run(stopped, False, SilentView())
-    original, run.em_step = run.em_step, lambda: _fail_at(run, 5, original)  # after the checkpoint of step 4
-    with pytest.raises(_PulledPlug):
+    with Run(stopped) as run, pytest.raises(_PulledPlug):
+        original, run.steps.step = run.steps.step, lambda: _fail_at(run, 5, original)  # after the checkpoint of step 4
         run.loop()
     model = train(stopped, resume=True)
     ours, expected = weights(model), weights(whole)
     assert ours.keys() == expected.keys() and all(torch.equal(ours[name], expected[name]) for name in ours)
     assert [line["step"] for line in steps_of(model.parent)] == [1, 2, 3, 4, 5, 6]
-    losses = [[line["loss"] for line in steps_of(folder.parent)] for folder in (model, whole)]
-    assert losses[0] == losses[1]
+    assert (model.parent / "log.jsonl").read_bytes() == (whole.parent / "log.jsonl").read_bytes()
     if "method=mle" not in settings:
         assert (model.parent / "usage.json").read_bytes() == (whole.parent / "usage.json").read_bytes()
 
@@ -157,14 +156,20 @@ def test_a_torn_checkpoint_is_passed_over(data, stage1, tmp_path):
     told = []
     view = SilentView()
     view.message = told.append
-    run = Run(made, True, view)
-    assert run.step == 2 and "damaged" in told[-1]
+    with Run(made, view, resume=True) as run:
+        assert run.step == 2
+    assert any("weights.safetensors is not what was written" in line for line in told)
 
 
 def test_resuming_with_another_recipe_is_refused(data, stage1, tmp_path):
     train(recipe(data, tmp_path / "run", f"model.backbone={stage1}"))
     with pytest.raises(PolyReplyError, match=r"em\.likelihood was 'sum' and is 'mean'"):
         train(recipe(data, tmp_path / "run", f"model.backbone={stage1}", "em.likelihood=mean"), resume=True)
+    with pytest.raises(PolyReplyError, match=r"optimizer\.learning_rate was 0\.001 and is 0\.5;.*--allow-changes"):
+        train(recipe(data, tmp_path / "run", f"model.backbone={stage1}", "optimizer.learning_rate=0.5"), resume=True)
+    with pytest.raises(PolyReplyError, match=r"seed was 0 and is 1; leave these out, or start a new run"):
+        changed = recipe(data, tmp_path / "run", f"model.backbone={stage1}", "seed=1")
+        train(changed, resume=True, allow_changes=True)
     longer = train(recipe(data, tmp_path / "run", f"model.backbone={stage1}", "steps=5"), resume=True)
     assert [line["step"] for line in steps_of(longer.parent)] == [1, 2, 3, 4, 5]
 
@@ -176,30 +181,37 @@ def test_a_folder_in_use_is_not_written_to(data, stage1, tmp_path):
         train(recipe(data, tmp_path / "run", f"model.backbone={stage1}"))
 
 
+def test_two_runs_do_not_share_a_folder(data, stage1, tmp_path):
+    made = recipe(data, tmp_path / "run", f"model.backbone={stage1}")
+    with Run(made), pytest.raises(PolyReplyError, match="another process is training there"):
+        train(made, resume=True)
+    train(made, resume=True)  # nothing had been saved yet, so it begins at the beginning
+
+
 def test_a_loss_that_is_no_number_is_an_error_and_the_last_checkpoint_stays(data, stage1, tmp_path):
     made = recipe(data, tmp_path / "run", f"model.backbone={stage1}", "method=eqrandom-dynamic")
-    run = Run(made, False, SilentView())
-    run.save()
-    with torch.no_grad():
-        next(run.model.decoder_parameters()).fill_(torch.nan)
-    with pytest.raises(PolyReplyError, match=r"NaN|nan|finite"):
+    with Run(made) as run, pytest.raises(PolyReplyError, match=r"NaN|nan|finite"):
+        save_frozen(run.checkpoints, run.steps.weights(trained=False))
+        run.save()
+        with torch.no_grad():
+            next(run.steps.model.decoder_parameters()).fill_(torch.nan)
         run.loop()
-    resumed = Run(made, True, SilentView())
-    assert resumed.step == 0 and all(p.isfinite().all() for p in resumed.model.parameters())
+    with Run(made, resume=True) as resumed:
+        assert resumed.step == 0 and all(p.isfinite().all() for p in resumed.steps.model.parameters())
 
 
 def test_a_gradient_that_is_no_number_changes_nothing(data, stage1, tmp_path):
     made = recipe(data, tmp_path / "run", f"model.backbone={stage1}")
-    run = Run(made, False, SilentView())
-    run.save()
-    before = [p.clone() for p in run.model.parameters()]
-    handle = next(run.model.decoder_parameters()).register_hook(lambda gradient: gradient * torch.inf)
-    with pytest.raises(TrainingError, match=r"norm of the gradient is (nan|inf) at step 1.*--resume"):
-        run.loop()
-    handle.remove()
-    assert all(torch.equal(a, b) for a, b in zip(before, run.model.parameters(), strict=True))
+    with Run(made) as run:
+        model = run.steps.model
+        before = [p.clone() for p in model.parameters()]
+        handle = next(model.decoder_parameters()).register_hook(lambda gradient: gradient * torch.inf)
+        with pytest.raises(TrainingError, match=r"norm of the gradient is (nan|inf) at step 1.*--resume"):
+            run.loop()
+        handle.remove()
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     calmer = recipe(data, tmp_path / "run", f"model.backbone={stage1}", "optimizer.clip_norm=1.0")
-    assert [line["step"] for line in steps_of(train(calmer, resume=True).parent)] == [1, 2, 3, 4]
+    assert [line["step"] for line in steps_of(train(calmer, resume=True, allow_changes=True).parent)] == [1, 2, 3, 4]
 
 
 def test_a_run_that_was_made_longer_stays_longer(data, stage1, tmp_path):
@@ -211,7 +223,8 @@ def test_a_run_that_was_made_longer_stays_longer(data, stage1, tmp_path):
 def test_an_e_step_over_the_corpus_is_logged_like_any_other(data, stage1, tmp_path):
     model = train(recipe(data, tmp_path / "run", f"model.backbone={stage1}", "em.e_step_scope=corpus"))
     steps = steps_of(model.parent)
-    assert steps[0]["e_seconds"] > 0 and steps[0]["assign_seconds"] > 0 and steps[1]["e_seconds"] == 0
+    times = [line for line in run_log.read(model.parent / "timings.jsonl") if line["kind"] == "step"]
+    assert times[0]["e_seconds"] > 0 and times[0]["assign_seconds"] > 0 and times[1]["e_seconds"] == 0
     assert all(line["max_posterior"] and line["hoeffding"] and len(line["weight_std_K"]) == K for line in steps)
 
 
@@ -243,7 +256,8 @@ def test_ctrl_c_saves_and_says_how_to_go_on(data, stage1, tmp_path):
 
     with pytest.raises(TrainingError, match=r"after step 3.*polyreply train --resume"):
         train(made, view=Interrupting())
-    assert Run(made, True, SilentView()).step == 3
+    with Run(made, resume=True) as run:
+        assert run.step == 3
     assert [line["step"] for line in steps_of(train(made, resume=True).parent)] == [1, 2, 3, 4]
 
 

@@ -1,5 +1,6 @@
 """`polyreply train`."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,9 @@ def train(
         typer.Argument(metavar="[RECIPE.yaml] [key=value …]", help="A recipe, and settings that win over it."),
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with this run folder.")] = None,
+    allow_changes: Annotated[
+        bool, typer.Option("--allow-changes", help="With --resume: go on although settings of the learning changed.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the recipe, print it whole, and leave.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print where things are as JSON.")] = False,
 ) -> None:
@@ -29,8 +33,8 @@ def train(
 
     path, overrides = _split(arguments or [], resume)
     if resume is not None:
-        if not (resume / "checkpoints").is_dir() or not (resume / "recipe.yaml").is_file():
-            raise RecipeError(f"{resume}: expected a run folder with recipe.yaml and checkpoints; check the path")
+        if not (resume / "recipe.yaml").is_file():
+            raise RecipeError(f"{resume}: expected a run folder with its recipe.yaml, found none; check the path")
         path, overrides = resume / "recipe.yaml", [f"out={resume}", *overrides]
     recipe = load_recipe(TrainRecipe, path, overrides)
     if dry_run:
@@ -44,9 +48,12 @@ def train(
     from polyreply.train import train as run
     from polyreply.training.view import TrainingView
 
+    if os.environ.get("RANK", "0") != "0":  # of several processes only the first one speaks
+        run(recipe, resume=resume is not None, allow_changes=allow_changes)
+        return
     title = f"{recipe.method} on {Path(recipe.data).name}"
     with TrainingView(recipe.steps, 0 if recipe.method == "mle" else recipe.num_decoders, title) as view:
-        model = run(recipe, resume=resume is not None, view=view)
+        model = run(recipe, resume=resume is not None, allow_changes=allow_changes, view=view)
     if as_json:
         print_json({"model": str(model), "log": str(model.parent / "log.jsonl")})
         return

@@ -179,8 +179,9 @@ class TrainRecipe:
     """EM steps, or updates in stage 1."""
     seed: int = 0
     """Decides everything random."""
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """The type of the computation; auto means bfloat16 where the device has it (not on a CPU)."""
+    precision: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
+    """The type of the computation; auto means bfloat16 where the device has it (not on a CPU); float64 is for exact
+    comparisons."""
     device: Literal["auto", "cpu"] = "auto"
     """Auto means a GPU where there is one."""
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()

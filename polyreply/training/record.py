@@ -51,8 +51,12 @@ class StepRecord:
         return self.e_seconds + self.assign_seconds + self.m_seconds
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, rounded; None where a number is not finite, for which JSON has no word."""
-        return {name: _plain(value) for name, value in asdict(self).items()}
+        """Plain values, rounded; None where a number is not finite, for which JSON has no word. Without the times."""
+        return _without_times(self)
+
+    def times(self) -> dict[str, Any]:
+        """What took how long, which is another thing in every run."""
+        return _times(self)
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,12 @@ class ValidationRecord:
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, rounded; None where a number is not finite."""
-        return {name: _plain(value) for name, value in asdict(self).items()}
+        """Plain values, rounded; None where a number is not finite. Without the time."""
+        return _without_times(self)
+
+    def times(self) -> dict[str, Any]:
+        """What it took."""
+        return _times(self)
 
 
 class Meter:
@@ -139,6 +147,14 @@ class Meter:
     def max_posterior(self) -> float:
         """Mean over the last steps of the largest posterior."""
         return _mean([record.max_posterior for record in self._recent if record.max_posterior is not None])
+
+
+def _without_times(record: StepRecord | ValidationRecord) -> dict[str, Any]:
+    return {name: _plain(value) for name, value in asdict(record).items() if not name.endswith("seconds")}
+
+
+def _times(record: StepRecord | ValidationRecord) -> dict[str, Any]:
+    return {name: _plain(value) for name, value in asdict(record).items() if name == "step" or name.endswith("seconds")}
 
 
 def _plain(value: Any) -> Any:

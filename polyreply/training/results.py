@@ -1,48 +1,87 @@
-"""The run folder: who may write to it, the best weights so far, and what a finished run leaves behind."""
+"""The run folder: who may write to it, and what a finished run leaves behind."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from safetensors.torch import load_file, save_file
-from torch import Tensor
-
-from polyreply.config import load_recipe, to_tree
-from polyreply.errors import MissingExtraError, PolyReplyError
+from polyreply.config import load_recipe, save_recipe, to_tree
+from polyreply.data.dialogue import Dialogue
+from polyreply.errors import PolyReplyError
 from polyreply.model.card import CardFacts
 from polyreply.training import plots
 from polyreply.training.recipe import TrainRecipe
 from polyreply.training.record import StepRecord
 from polyreply.training.setup import Setup
 from polyreply.training.usage import UsageStatistics, write_usage
-from polyreply.training.validation import Validation
-from polyreply.training.view import View
 
-_BEST = "checkpoints/best.safetensors"
-_HARMLESS = ("out", "trackers", "device", "optimizer.max_tokens", "optimizer.learning_rate", "optimizer.clip_norm")
-_HARMLESS_SECTIONS = ("checkpoint.", "validation.", "alarms.")
-"""What may differ when a run goes on: what is measured and kept, and what helps against a loss that explodes."""
+_HARMLESS = ("out", "trackers", "device", "checkpoint", "validation", "alarms")
+"""What may differ when a run goes on, or all inside it: where it is written, what is measured, told and kept."""
+_ADJUSTABLE = ("optimizer", "em", "steps", "precision")
+"""What may differ if the user insists: the model stays what it is, but learns in another way."""
 _EXAMPLES = 3
+_LOCK = ".lock"
 
 
-def claim(folder: Path, recipe: TrainRecipe, resume: bool) -> None:
-    """Raises unless a run may write here: a new place, or the folder of the same run."""
-    if not resume:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise PolyReplyError(f"{folder}: the run folder is not empty; name another with out=…, or --resume it")
-        return
-    before = flat(to_tree(load_recipe(TrainRecipe, folder / "recipe.yaml")))
-    now = flat(to_tree(recipe))
+def claim(folder: Path, recipe: TrainRecipe, *, resume: bool, allow_changes: bool = False) -> BinaryIO | None:
+    """Raises unless this run may write here: a new place, or the folder of the same run that nobody else works on.
+
+    What it returns keeps others away for as long as it is open; a killed process lets go of it.
+    """
+    if not resume and folder.exists() and (not folder.is_dir() or any(_visible(folder))):
+        raise PolyReplyError(f"{folder}: the run folder is not empty; name another with out=…, or --resume it")
+    if resume:
+        _check_recipe(folder, recipe, allow_changes)
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = _lock(folder)
+    save_recipe(recipe, folder / "recipe.yaml")  # also when going on, perhaps with more steps
+    return lock
+
+
+def give_up(folder: Path) -> None:
+    """Leaves no trace of a run that could not begin."""
+    for name in ("recipe.yaml", _LOCK):
+        (folder / name).unlink(missing_ok=True)
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def _visible(folder: Path) -> Iterator[Path]:
+    """Without what a run leaves that was killed before it began."""
+    return (path for path in folder.iterdir() if path.name not in (_LOCK, "recipe.yaml.tmp"))
+
+
+def _check_recipe(folder: Path, recipe: TrainRecipe, allow_changes: bool) -> None:
+    before, now = (flat(to_tree(one)) for one in (load_recipe(TrainRecipe, folder / "recipe.yaml"), recipe))
     harmless = (*_HARMLESS, *(["steps"] if recipe.optimizer.schedule == "constant" else []))
-    changed = [
-        name
-        for name in now
-        if now[name] != before.get(name) and name not in harmless and not name.startswith(_HARMLESS_SECTIONS)
-    ]
-    if changed:
-        was = ", ".join(f"{name} was {before.get(name)!r} and is {now[name]!r}" for name in changed)
-        raise PolyReplyError(f"cannot resume {folder} with another recipe: {was}; leave these out, or start a new run")
+    changed = [name for name in now if now[name] != before.get(name) and not _is_in(name, harmless)]
+    refused = [name for name in changed if not (allow_changes and _is_in(name, _ADJUSTABLE))]
+    if refused:
+        was = ", ".join(f"{name} was {before.get(name)!r} and is {now[name]!r}" for name in refused)
+        fix = "leave these out, or start a new run"
+        if all(_is_in(name, _ADJUSTABLE) for name in refused):
+            fix = "leave these out, or say --allow-changes and get a model that neither recipe alone gives"
+        raise PolyReplyError(f"cannot resume {folder} with another recipe: {was}; {fix}")
+
+
+def _is_in(name: str, places: Sequence[str]) -> bool:
+    """Whether a dotted name is one of the places, or inside one."""
+    return any(name == place or name.startswith(f"{place}.") for place in places)
+
+
+def _lock(folder: Path) -> BinaryIO | None:
+    """Keeps a second run out of a folder; None on systems without such locks."""
+    try:
+        import fcntl
+    except ImportError:  # pragma: no cover
+        return None
+    lock = (folder / _LOCK).open("ab")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise PolyReplyError(f"{folder}: another process is training there; wait until it ends, or stop it") from None
+    return lock
 
 
 def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -66,44 +105,22 @@ def numbers(record: StepRecord) -> dict[str, float]:
     return {name: value for name, value in {**fields, **usage}.items() if value is not None}
 
 
-def save_best(folder: Path, weights: dict[str, Tensor], step: int) -> None:
-    """Keeps the weights of the best validation so far, whole or not at all."""
-    path = folder / _BEST
-    temporary = path.with_name(f".{path.name}.tmp")
-    contiguous = {name: weight.contiguous() for name, weight in weights.items()}
-    save_file(contiguous, temporary, metadata={"step": str(step)})
-    temporary.replace(path)
-
-
-def load_best(folder: Path) -> dict[str, Tensor]:
-    """Those weights again."""
-    return load_file(folder / _BEST)
-
-
 def write(
     folder: Path,
     recipe: TrainRecipe,
     setup: Setup,
     usage: UsageStatistics,
-    validation: Validation | None,
-    step: int,
-    view: View,
+    scores: dict[str, float],
+    examples: Sequence[Dialogue],
 ) -> None:
     """The model folder with its card, and what the decoders were trained on as numbers and pictures."""
-    setup.poly.model.train(False)
-    scores, examples = {}, []
-    if validation is not None:
-        record = validation.measure(step)
-        scores = record.metrics
-        examples = [dialogue.context for dialogue in validation.dialogues[:_EXAMPLES]] if recipe.method != "mle" else []
     facts = CardFacts(data=Path(recipe.data).name, recipe=to_tree(recipe), scores=scores)
-    setup.poly.save_pretrained(folder / "model", card=facts, examples=examples, overwrite=True)
+    shown = [] if recipe.method == "mle" else [dialogue.context for dialogue in examples[:_EXAMPLES]]
+    setup.poly.save_pretrained(folder / "model", card=facts, examples=shown, overwrite=True)
     if recipe.method == "mle":
         return
     summary = usage.summary(recipe.method)
     write_usage(folder / "usage.json", summary)
-    try:
+    if plots.can_plot():
         plots.plot_usage(summary, folder / "usage.png")
         plots.plot_assignment({recipe.method: summary}, folder / "assignment.png")
-    except MissingExtraError as error:
-        view.message(f"no plots: {error}")

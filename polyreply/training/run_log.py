@@ -2,6 +2,8 @@
 
 The first line holds the schema version. Every other line has a `kind` ("step", "validation", "alarm", "checkpoint" …)
 and, if it belongs to a step, the `step`. One process writes it; the others may hold a `RunLog` that they do not use.
+What took how long is in `timings.jsonl`, of the same form: without it a resumed run's log is that of an uninterrupted
+one, byte for byte.
 """
 
 import contextlib

@@ -1,5 +1,7 @@
 """From a recipe to what a run works with: tokens, a model and its tokenizer."""
 
+import hashlib
+import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,11 +35,23 @@ class Setup:
     valid_file: Path | None
     pad_id: int
 
+    def identity(self) -> str:
+        """What decides whether a checkpoint is of this run: the model's make and the very data it is trained on."""
+        make = {**self.poly.model.config.to_dict(), "data": self.train.path.stem}
+        return hashlib.sha256(json.dumps(make, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
     def samples(self, corpus: TokenCorpus, ids: Any) -> Samples:
         """Some samples of a corpus, on the model's device."""
         batch = collate(corpus, ids, self.pad_id).tensors()
         names = ("context_BS", "context_mask_BS", "response_BT", "response_mask_BT")
         return Samples(*(batch[name].to(self.poly.device) for name in names))
+
+
+def autocast(recipe: TrainRecipe, device: torch.device) -> torch.autocast:
+    """The type of the computation where it is not the weights' own; log-likelihoods stay in float32."""
+    has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    enabled = recipe.precision == "bfloat16" or (recipe.precision == "auto" and has_bf16)
+    return torch.autocast(device.type, torch.bfloat16, enabled=enabled)
 
 
 def prepare_run(recipe: TrainRecipe, notify: Notify = silent) -> Setup:
@@ -57,6 +71,8 @@ def prepare_run(recipe: TrainRecipe, notify: Notify = silent) -> Setup:
         raise DataError(f"{files['train']}: expected dialogues to train on, found none; prepare the data anew")
     valid = TokenCorpus.build(files["valid"], poly.tokenizer, format) if "valid" in files else None
     pad = poly.tokenizer.pad_token_id
+    if recipe.precision == "float64":
+        poly.model.double()
     return Setup(poly, train, valid, files.get("valid"), 0 if pad is None else int(pad))
 
 

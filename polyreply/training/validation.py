@@ -18,9 +18,11 @@ from polyreply.data.read import read_dialogues
 from polyreply.em.e_step import e_step
 from polyreply.em.posterior import posterior
 from polyreply.metrics import PAPER_NUMBERS, evaluate
+from polyreply.model.score import Limits
+from polyreply.training.processes import Processes
 from polyreply.training.recipe import TrainRecipe
 from polyreply.training.record import ValidationRecord
-from polyreply.training.setup import Setup
+from polyreply.training.setup import Setup, autocast
 
 _SCANNED = 20_000
 """Rows of the validation file among which the contexts are chosen."""
@@ -32,21 +34,23 @@ class Validation:
 
     setup: Setup
     recipe: TrainRecipe
+    processes: Processes
     sample_ids: Any
     dialogues: list[Dialogue]
 
     @staticmethod
-    def of(setup: Setup, recipe: TrainRecipe) -> "Validation | None":
+    def of(setup: Setup, recipe: TrainRecipe, processes: Processes) -> "Validation | None":
         """The sample a recipe asks for; None without a validation split."""
         if setup.valid is None or not len(setup.valid) or setup.valid_file is None:
             return None
         random = np.random.default_rng([recipe.seed, 7])
         number = min(recipe.validation.samples, len(setup.valid))
         ids = np.sort(random.choice(len(setup.valid), number, replace=False))
-        return Validation(setup, recipe, ids, _dialogues(setup.valid_file, recipe.validation.contexts, random))
+        dialogues = _dialogues(setup.valid_file, recipe.validation.contexts, random)
+        return Validation(setup, recipe, processes, ids, dialogues)
 
     def measure(self, step: int) -> ValidationRecord:
-        """Likelihood, replies and their metrics; dropout is off."""
+        """Likelihood, replies and their metrics; dropout is off. Each process does its share, all get the same."""
         begin = time.perf_counter()
         model = self.setup.poly.model
         was_training = model.training
@@ -72,10 +76,14 @@ class Validation:
         Captured is (NLL of the mixture − NLL of the best decoder) / log K per response: 0 when decoders are alike, 1
         when one decoder alone explains each response.
         """
-        samples = self.setup.samples(self.setup.valid, self.sample_ids)  # type: ignore[arg-type]
-        evidence = e_step(self.setup.poly.model, samples)
-        nll_NK, log_prior_NK = evidence.nll_NK.cpu(), evidence.log_prior_NK.cpu()
-        tokens = float(samples.response_mask_NT.sum())
+        own = self.sample_ids[self.processes.rank :: self.processes.number]
+        samples = self.setup.samples(self.setup.valid, own)  # type: ignore[arg-type]
+        with autocast(self.recipe, self.setup.poly.device):
+            evidence = e_step(self.setup.poly.model, samples, limits=Limits(self.recipe.optimizer.max_tokens))
+        shares = evidence.nll_NK, evidence.log_prior_NK, samples.response_mask_NT.sum(1, keepdim=True).double()
+        gathered = (self.processes.gather(share.cpu(), len(self.sample_ids)) for share in shares)
+        nll_NK, log_prior_NK, length_N1 = gathered
+        tokens = float(length_N1.sum())
         mixture_N = -torch.logsumexp(log_prior_NK - nll_NK, 1)
         best_N = nll_NK.min(1).values
         found = {"mixture_nll": float(mixture_N.sum()) / tokens, "best_nll": float(best_N.sum()) / tokens}
@@ -90,11 +98,12 @@ class Validation:
         if not self.dialogues:
             return []
         contexts = [dialogue.context for dialogue in self.dialogues]
-        limit = self.recipe.validation.max_new_tokens
-        found = self.setup.poly.reply(contexts, max_new_tokens=limit)
+        own = contexts[self.processes.rank :: self.processes.number]
+        found = self.setup.poly.reply(own, max_new_tokens=self.recipe.validation.max_new_tokens) if own else []
+        texts = self.processes.gather_texts([[reply.text for reply in replies] for replies in found], len(contexts))
         return [
-            {"context": list(context), "responses": [reply.text for reply in replies]}
-            for context, replies in zip(contexts, found, strict=True)
+            {"context": list(context), "responses": responses}
+            for context, responses in zip(contexts, texts, strict=True)
         ]
 
 
