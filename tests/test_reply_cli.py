@@ -17,6 +17,7 @@ from polyreply.api import PolyReply
 from polyreply.cli import main, reply_file
 from polyreply.cli.reply import chat
 from polyreply.cli.reply_file import Job, reply_to_file
+from polyreply.cli.reply_parts import Parts, batch_line, part_path, part_paths
 from polyreply.errors import PolyReplyError
 
 MESSAGE = SENTENCES[0]
@@ -226,58 +227,104 @@ def test_an_interrupted_run_goes_on_and_gives_the_same(tmp_path, model, dialogue
     reply_to_file(model, whole)
     with pytest.raises(Stopped):
         reply_to_file(Fragile(model, 2), broken)
-    assert not broken.output.exists() and len(rows_of(broken.partial)) == 4
-    with broken.partial.open("ab") as stream:  # as if killed in the middle of the third batch's second row
-        stream.write(whole.output.read_bytes().splitlines(keepends=True)[4] + b'{"context": "What')
+    part = part_path(broken.output, 0)
+    assert not broken.output.exists() and len(rows_of(part)) == 2
+    with part.open("ab") as stream:  # as if killed in the middle of the third batch's second row
+        stream.write(batch_line(2, rows_of(whole.output)[4:6])[:-20])
     second = Fragile(model, 9)
     assert reply_to_file(second, broken)["resumed_after"] == 4
     assert len(second.seen) == 3
     assert broken.output.read_bytes() == whole.output.read_bytes()
     assert len({json.dumps(row["responses"]) for row in rows_of(whole.output)}) > 5
-    assert not broken.partial.exists() and not broken.settings.exists()
+    assert [one.name for one in tmp_path.iterdir() if "partial" in one.name] == []
 
 
 def test_a_killed_process_goes_on(run_here, tmp_path, folder, write_rows):
     path = write_rows(tmp_path / "in.jsonl", [{"context": f"{MESSAGE} {n}", "response": "x"} for n in range(3000)])
     arguments = ["reply", "-i", path, "-o", tmp_path / "out.jsonl", "--model", folder, "--batch-size", 8]
     process = subprocess.Popen([sys.executable, "-m", "polyreply", *map(str, arguments)], stderr=subprocess.DEVNULL)
-    partial, end = tmp_path / "out.jsonl.partial", time.monotonic() + 60
+    partial, end = tmp_path / "out.jsonl.partial.0", time.monotonic() + 60
     while not (partial.exists() and partial.stat().st_size) and time.monotonic() < end:
         time.sleep(0.02)
     process.kill()
     process.wait()
-    left = partial.read_bytes().count(b"\n")
+    left = partial.read_bytes().count(b"\n") * 8
     assert 0 < left < 3000
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[: left + 5]))
     status, shown, errors = run_here(*arguments, "--json")
     assert status == 0, errors
-    assert json.loads(shown)["resumed_after"] == left // 8 * 8
+    assert json.loads(shown)["resumed_after"] == left
     assert [row["context"] for row in rows_of(tmp_path / "out.jsonl")] == [f"{MESSAGE} {n}" for n in range(left + 5)]
+
+
+def row(context, response="mine"):
+    return {"context": context, "responses": [response], "decoders": [0], "logprobs": [0.0]}
 
 
 def test_rows_of_another_input_or_other_settings_are_not_mixed(tmp_path, model, dialogues):
     path, contexts = dialogues
     job = Job(path, tmp_path / "out.jsonl", {}, batch_size=1)
-    job.partial.write_text(json.dumps({"context": contexts[0]}) + "\n" + json.dumps({"context": "else"}) + "\n")
-    with pytest.raises(PolyReplyError, match=r"line 2: expected the context of row 2 of .*in.jsonl, found another"):
+    part = part_path(job.output, 0)
+    part.write_bytes(batch_line(0, [row(contexts[0])]) + batch_line(1, [row("else")]))
+    with pytest.raises(PolyReplyError, match=r"partial.0: expected the contexts of batch 2 of .*in.jsonl, found other"):
         reply_to_file(model, job)
-    job.partial.write_text(json.dumps({"context": contexts[0]}) + "\n")
+    part.write_bytes(batch_line(0, [row(contexts[0])]) + batch_line(9, [row("else")]))
+    with pytest.raises(PolyReplyError, match=r"expected batches of .*in.jsonl, found more than it has"):
+        reply_to_file(model, job)
+    part.write_bytes(batch_line(0, [row(contexts[0])]))
     with pytest.raises(Stopped):
         reply_to_file(Fragile(model, 0), job)
-    job.settings.write_text(json.dumps({"model": "", "context_turns": 1, "decode": "beam"}))
-    with pytest.raises(PolyReplyError, match=r"was begun with decode beam, found None"):
-        reply_to_file(model, job)
+    before = {"model": "", "context_turns": 1, "batch_size": 1}
+    for settings, found in ((before | {"decode": "beam"}, "decode beam"), (before | {"batch_size": 2}, "batch_size 2")):
+        job.settings.write_text(json.dumps(settings))
+        with pytest.raises(PolyReplyError, match=rf"was begun with {found}, found"):
+            reply_to_file(model, job)
     anew = Job(path, job.output, {}, overwrite=True)
     assert reply_to_file(model, anew)["resumed_after"] == 0 and len(rows_of(job.output)) == 9
 
 
-def test_a_partial_file_written_by_hand_is_continued(tmp_path, model, dialogues):
+def test_batches_left_by_any_number_of_processes_in_any_order_are_kept(tmp_path, model, dialogues):
     path, contexts = dialogues
-    job = Job(path, tmp_path / "out.jsonl", {}, batch_size=1)
-    by_hand = {"context": contexts[0], "responses": ["mine"], "decoders": [0], "logprobs": [0.0]}
-    job.partial.write_text(json.dumps(by_hand) + "\n")
-    assert reply_to_file(model, job)["resumed_after"] == 1
-    assert rows_of(job.output)[0] == by_hand and [row["context"] for row in rows_of(job.output)] == contexts
+    job = Job(path, tmp_path / "out.jsonl", {}, batch_size=2)
+    for rank, batches in ((0, (2, 0)), (11, (3,))):
+        lines = (batch_line(b, [row(context, f"{b}") for context in contexts[2 * b : 2 * b + 2]]) for b in batches)
+        part_path(job.output, rank).write_bytes(b"".join(lines) + b'{"batch": 1, "ro')
+    assert [one.name for one in part_paths(job.output)] == ["out.jsonl.partial.0", "out.jsonl.partial.11"]
+    rest = Fragile(model, 9)
+    assert reply_to_file(rest, job)["resumed_after"] == 6
+    assert [len(batch) for batch in rest.seen] == [2, 1]
+    rows = rows_of(job.output)
+    assert [one["context"] for one in rows] == contexts
+    assert [one["responses"] for one in rows[:2] + rows[4:8]] == [[f"{b}"] for b in (0, 0, 2, 2, 3, 3)]
+    assert not part_paths(job.output)
+
+
+def test_a_run_killed_while_it_joins_the_parts_has_nothing_to_do_again(tmp_path, model, dialogues):
+    path, contexts = dialogues
+    job = Job(path, tmp_path / "out.jsonl", {}, batch_size=9)
+    part_path(job.output, 1).write_bytes(batch_line(0, [row(context) for context in contexts]))
+    job.joined.write_text('{"context": "half a r')
+    assert reply_to_file(Fragile(model, 0), job)["resumed_after"] == 9
+    assert rows_of(job.output) == [row(context) for context in contexts]
+    assert [one.name for one in tmp_path.iterdir() if "partial" in one.name] == []
+
+
+def test_a_batch_that_two_runs_have_made_is_not_taken_twice(tmp_path):
+    for rank in range(2):
+        part_path(tmp_path / "out.jsonl", rank).write_bytes(batch_line(3, [row("a")]))
+    with pytest.raises(PolyReplyError, match=r"partial.1: expected each batch once, found batch 4 again"):
+        Parts(part_paths(tmp_path / "out.jsonl"))
+
+
+def test_an_input_without_rows_costs_nothing_that_is_there(tmp_path, model):
+    path = tmp_path / "in.jsonl"
+    path.write_text("{bad row\n")
+    part = part_path(tmp_path / "out.jsonl", 0)
+    part.write_bytes(batch_line(0, [row("a")]))
+    with pytest.raises(PolyReplyError, match="expected dialogue rows, found none"):
+        reply_to_file(model, Job(path, tmp_path / "out.jsonl", {}, overwrite=True))
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl.partial.0"]
+    assert rows_of(part) == [{"batch": 0, "rows": [row("a")]}]
 
 
 def test_the_input_is_never_the_output(tmp_path, dialogues):

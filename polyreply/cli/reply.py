@@ -2,13 +2,16 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from polyreply.cli.reply_team import Team, gathered, team_size
 from polyreply.errors import PolyReplyError
+from polyreply.progress import Notify, silent
 
 if TYPE_CHECKING:
     from polyreply.api import PolyReply, Reply
@@ -48,6 +51,7 @@ def reply(
     """K different replies to each message, one from each decoder.
 
     With --input and --output it replies to a whole dialogue file; an interrupted run goes on when it is started again.
+    Several processes share the work under torchrun or accelerate launch.
 
     \b
     Examples:
@@ -55,6 +59,7 @@ def reply(
       polyreply reply --model runs/demo/model
       cat messages.txt | polyreply reply --model runs/demo/model --json
       polyreply reply -i data/valid.jsonl.gz -o responses.jsonl --model runs/demo/model
+      torchrun --nproc-per-node 2 -m polyreply reply -i data/valid.jsonl.gz -o responses.jsonl --model runs/demo/model
       polyreply reply "How are you?" --model runs/demo/model --decode nucleus -k 5
     """
     fields: dict[str, Any] = {
@@ -69,10 +74,13 @@ def reply(
     job = _job(texts, input, output, options, context_turns, batch_size, overwrite)
     if model is None:
         raise PolyReplyError("no model is shipped with this version yet; name one with --model")
-    loaded = _load(model, device, dtype)
     if job is not None:
-        _reply_to_file(loaded, job, model, as_json)
-    elif not texts and sys.stdin.isatty():
+        with gathered() as team:
+            loaded = _load(model, team.device(device), dtype, team)
+            _reply_to_file(loaded, job, model, as_json, team)
+        return
+    loaded = _load(model, device, dtype)
+    if not texts and sys.stdin.isatty():
         chat(loaded, options)
     else:
         _print_replies(loaded, texts or _lines(sys.stdin), options, batch_size, as_json)
@@ -132,6 +140,11 @@ def _job(
 ) -> "Job | None":
     """The work on files, if that is what was asked for."""
     if input is None and output is None:
+        if team_size() > 1:
+            raise PolyReplyError(
+                f"expected --input and --output, the work that {team_size()} processes can share, found neither; name "
+                "the files, or start one process"
+            )
         return None
     if input is None or output is None:
         raise PolyReplyError("--input and --output go together: name the dialogue file and the file to write")
@@ -144,10 +157,15 @@ def _job(
     return job
 
 
-def _load(name: str, device: str, dtype: str | None) -> "PolyReply":
+def _progress(team: Team) -> AbstractContextManager[Notify]:
+    """A progress bar on the main process."""
     from polyreply.cli.display import progress_bar
 
-    with progress_bar() as notify:
+    return progress_bar() if team.is_main else nullcontext(silent)
+
+
+def _load(name: str, device: str, dtype: str | None, team: Team | None = None) -> "PolyReply":
+    with _progress(team or Team()) as notify:
         notify("loading the model", 0.0)
         from transformers.utils import logging
 
@@ -157,14 +175,16 @@ def _load(name: str, device: str, dtype: str | None) -> "PolyReply":
         return PolyReply.from_pretrained(name, device=device, dtype=dtype)
 
 
-def _reply_to_file(model: "PolyReply", job: "Job", name: str, as_json: bool) -> None:
-    from polyreply.cli.display import print_json, progress_bar
+def _reply_to_file(model: "PolyReply", job: "Job", name: str, as_json: bool, team: Team) -> None:
+    from polyreply.cli.display import print_json
     from polyreply.cli.reply_file import reply_to_file
     from polyreply.data.records import BadRows
 
     bad_rows = BadRows()
-    with progress_bar() as notify:
-        report = reply_to_file(model, job, model_name=name, bad_rows=bad_rows, notify=notify)
+    with _progress(team) as notify:
+        report = reply_to_file(model, job, model_name=name, bad_rows=bad_rows, notify=notify, team=team)
+    if not team.is_main:
+        return
     if bad_rows.count:
         first = bad_rows.first[0]
         typer.echo(

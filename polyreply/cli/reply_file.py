@@ -1,18 +1,21 @@
 """A dialogue file in, a responses file out. An interrupted run goes on where it stopped.
 
-Rows are written to OUTPUT.partial as they come, beside the settings of the run; OUTPUT appears when all are there.
+Batches wait in part files as they come, beside the settings of the run; OUTPUT appears when all are there. One process
+or many do the same: the main one finds out which batches are missing, they are dealt out in turn, it joins the parts.
 """
 
 import gzip
 import json
 import os
-import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
+from polyreply.cli.reply_parts import Parts, Row, batch_line, open_part, part_path, part_paths
+from polyreply.cli.reply_team import Team
 from polyreply.data.dialogue import Dialogue
 from polyreply.data.read import read_dialogues
 from polyreply.data.records import BadRows
@@ -38,14 +41,14 @@ class Job:
     overwrite: bool = False
 
     @property
-    def partial(self) -> Path:
-        """Where rows wait until all are there."""
-        return self.output.with_name(f"{self.output.name}.partial")
+    def settings(self) -> Path:
+        """What the rows of the parts were made with."""
+        return self.output.with_name(f"{self.output.name}.partial.json")
 
     @property
-    def settings(self) -> Path:
-        """What the rows there were made with."""
-        return self.output.with_name(f"{self.output.name}.partial.json")
+    def joined(self) -> Path:
+        """The output while the parts are put together."""
+        return self.output.with_name(f"{self.output.name}.partial.joined")
 
     def check(self) -> None:
         """Raises, before any work, when there is nothing to read or the output may not be written."""
@@ -58,8 +61,25 @@ class Job:
                 f"{self.output}: the output exists; name another one, or say --overwrite to replace it"
             )
 
+    def batches(self, bad_rows: BadRows | None = None) -> Iterator[tuple[int, list[Dialogue]]]:
+        """The batches of the input, each with its number."""
+        dialogues = read_dialogues(self.input, context_turns=self.context_turns, bad_rows=bad_rows)
+        number = 0
+        while batch := list(islice(dialogues, self.batch_size)):
+            yield number, batch
+            number += 1
 
-def response_row(context: Sequence[str], replies: "Sequence[Reply]") -> dict[str, Any]:
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to do: the rows of the input, those an earlier run has done, and the batches that are missing."""
+
+    rows: int
+    done: int
+    missing: list[int]
+
+
+def response_row(context: Sequence[str], replies: "Sequence[Reply]") -> Row:
     """A row of a responses file."""
     return {
         "context": context[0] if len(context) == 1 else list(context),
@@ -70,61 +90,85 @@ def response_row(context: Sequence[str], replies: "Sequence[Reply]") -> dict[str
 
 
 def reply_to_file(
-    model: "PolyReply", job: Job, *, model_name: str = "", bad_rows: BadRows | None = None, notify: Notify = silent
+    model: "PolyReply",
+    job: Job,
+    *,
+    model_name: str = "",
+    bad_rows: BadRows | None = None,
+    notify: Notify = silent,
+    team: Team | None = None,
 ) -> dict[str, Any]:
-    """Replies to every context of a dialogue file; returns how many, and how many an earlier run had done."""
+    """Replies to every context of a dialogue file; returns how many, and how many an earlier run had done.
+
+    The processes of a team each do a share. It is done when the main one returns; the others return before.
+    """
     job.check()
-    total = sum(1 for _ in _dialogues(job, bad_rows))
-    job.output.parent.mkdir(parents=True, exist_ok=True)
-    settings = {"model": model_name, "context_turns": job.context_turns, **job.options}
-    done = 0 if job.overwrite else _resume(job, settings)
-    if not done:
-        job.partial.write_bytes(b"")
-        job.settings.write_text(json.dumps(settings), encoding="utf-8")
-    with job.partial.open("ab") as stream:
-        rest = islice(_dialogues(job), done, None)
-        for number, batch in enumerate(_batches(rest, job.batch_size), start=done // job.batch_size):
-            notify(f"replying, row {number * job.batch_size:,} of {total:,}", number * job.batch_size / total)
-            stream.write(_rows(model, batch, job.options, number))
+    team = team or Team()
+    settings = {"model": model_name, "context_turns": job.context_turns, "batch_size": job.batch_size, **job.options}
+    plan = team.from_main(lambda: _plan(job, settings, bad_rows))
+    with open_part(part_path(job.output, team.rank)) as stream:
+        for number, batch in _own(job, plan, team):
+            begin = number * job.batch_size
+            notify(f"replying, row {begin:,} of {plan.rows:,}", begin / plan.rows)
+            stream.write(batch_line(number, _rows(model, batch, job.options, number)))
             stream.flush()
         os.fsync(stream.fileno())
-    _finish(job)
-    return {"output": str(job.output), "rows": total, "resumed_after": done}
+        if team.size > 1:
+            notify("waiting for the other processes", 1.0)
+        team.wait()
+        if team.is_main:
+            notify("putting the rows in order", 1.0)
+            _join(job)
+    return {"output": str(job.output), "rows": plan.rows, "resumed_after": plan.done}
 
 
-def _dialogues(job: Job, bad_rows: BadRows | None = None) -> Iterator[Dialogue]:
-    return read_dialogues(job.input, context_turns=job.context_turns, bad_rows=bad_rows)
+def _own(job: Job, plan: Plan, team: Team) -> Iterator[tuple[int, list[Dialogue]]]:
+    """The share of this process: the missing batches are dealt out in turn."""
+    own = set(plan.missing[team.rank :: team.size])
+    return ((number, batch) for number, batch in job.batches() if number in own)
 
 
-def _rows(model: "PolyReply", batch: Sequence[Dialogue], options: dict[str, Any], number: int) -> bytes:
+def _rows(model: "PolyReply", batch: Sequence[Dialogue], options: dict[str, Any], number: int) -> list[Row]:
     """The rows of a batch. Its seed depends on its place alone, so a resumed run draws what a whole one draws."""
     seed = (options.get("seed", 0) * _MIXER + number) % 2**63
     replies = model.reply(list(batch), **{**options, "seed": seed, "batch_size": len(batch)})
-    rows = (response_row(dialogue.context, found) for dialogue, found in zip(batch, replies, strict=True))
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+    return [response_row(dialogue.context, found) for dialogue, found in zip(batch, replies, strict=True)]
 
 
-def _resume(job: Job, settings: dict[str, Any]) -> int:
-    """How many rows an earlier run has left, in whole batches; the rest of its file is cut off."""
-    if not job.partial.exists():
-        return 0
-    _check_settings(job, settings)
-    contexts = (dialogue.context for dialogue in _dialogues(job))
-    ends = [0]
-    with job.partial.open("rb") as stream:
-        for number, line in enumerate(stream, start=1):
-            context = _context_of(line)
-            if context is None:  # the line during which the run was killed
-                break
-            if context != next(contexts, None):
-                raise PolyReplyError(
-                    f"{job.partial}, line {number}: expected the context of row {number} of {job.input}, found "
-                    "another; remove that file or say --overwrite to begin anew"
-                )
-            ends.append(ends[-1] + len(line))
-    done = (len(ends) - 1) // job.batch_size * job.batch_size
-    os.truncate(job.partial, ends[done])
-    return done
+def _plan(job: Job, settings: dict[str, Any], bad_rows: BadRows | None) -> Plan:
+    """Finds what earlier runs have left to do. No file goes or comes before the whole input has been read."""
+    for path in part_paths(job.output):
+        open_part(path).close()
+    left = [] if job.overwrite else part_paths(job.output)
+    if left:
+        _check_settings(job, settings)
+    rows, done, missing = 0, 0, []
+    for number, (batch, found) in enumerate(_compared(job, Parts(left), bad_rows)):
+        rows += len(batch)
+        done += len(found or ())
+        if found is None:
+            missing.append(number)
+    if not left:
+        job.output.parent.mkdir(parents=True, exist_ok=True)
+        _remove_parts(job)
+        job.settings.write_text(json.dumps(settings), encoding="utf-8")
+    return Plan(rows, done, missing)
+
+
+def _compared(
+    job: Job, parts: Parts, bad_rows: BadRows | None = None
+) -> Iterator[tuple[list[Dialogue], list[Row] | None]]:
+    """Each batch of the input with its rows, None if it has none yet; raises when the parts are of another input."""
+    used = 0
+    for number, batch in job.batches(bad_rows):
+        found = parts.read(number, [dialogue.context for dialogue in batch], job.input) if number in parts else None
+        used += found is not None
+        yield batch, found
+    if used < len(parts):
+        raise PolyReplyError(
+            f"{job.output}.partial.*: expected batches of {job.input}, found more than it has; is it the same file? "
+            "Say --overwrite to begin anew"
+        )
 
 
 def _check_settings(job: Job, settings: dict[str, Any]) -> None:
@@ -137,33 +181,34 @@ def _check_settings(job: Job, settings: dict[str, Any]) -> None:
     for name in sorted(set(before) | set(now)):
         if before.get(name) != now.get(name):
             raise PolyReplyError(
-                f"{job.partial} was begun with {name} {before.get(name)}, found {now.get(name)}; use the same "
+                f"{job.output}.partial.* was begun with {name} {before.get(name)}, found {now.get(name)}; use the same "
                 "settings to go on, or say --overwrite to begin anew"
             )
 
 
-def _context_of(line: bytes) -> tuple[str, ...] | None:
-    """The turns of a row; None for one that is not whole."""
-    try:
-        context = json.loads(line)["context"] if line.endswith(b"\n") else None
-    except (ValueError, KeyError, TypeError):
-        return None
-    return (context,) if isinstance(context, str) else None if context is None else tuple(context)
+def _join(job: Job) -> None:
+    """Puts all rows in the order of the input and the output in its place at once, compressed if its name says so."""
+    parts = Parts(part_paths(job.output))
+    with job.joined.open("wb") as stream:
+        with _packed(stream) if job.output.name.endswith(".gz") else nullcontext(stream) as target:
+            for _, rows in _compared(job, parts):
+                if rows is None:
+                    raise PolyReplyError(
+                        f"{job.output}.partial.*: expected all batches of {job.input}, found only {len(parts)}; let "
+                        "all processes see the same folder and start the same command again, it goes on"
+                    )
+                target.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+        stream.flush()
+        os.fsync(stream.fileno())
+    job.joined.replace(job.output)
+    _remove_parts(job)
 
 
-def _finish(job: Job) -> None:
-    """Puts the rows in their place at once, compressed if its name says so."""
-    if job.output.name.endswith(".gz"):
-        packed = job.output.with_name(f"{job.output.name}.partial.gz")
-        with job.partial.open("rb") as rows, gzip.open(packed, "wb") as target:
-            shutil.copyfileobj(rows, target)
-        packed.replace(job.output)
-        job.partial.unlink()
-    else:
-        job.partial.replace(job.output)
-    job.settings.unlink(missing_ok=True)
+def _packed(stream: IO[bytes]) -> gzip.GzipFile:
+    """Compresses, with neither name nor time in it: the same rows are the same bytes."""
+    return gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0)
 
 
-def _batches(dialogues: Iterator[Dialogue], size: int) -> Iterator[list[Dialogue]]:
-    while batch := list(islice(dialogues, size)):
-        yield batch
+def _remove_parts(job: Job) -> None:
+    for path in (*part_paths(job.output), job.joined, job.settings):
+        path.unlink(missing_ok=True)
