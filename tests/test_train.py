@@ -5,12 +5,12 @@ import signal
 
 import pytest
 import torch
+from runs import METHODS, K, recipe
 from safetensors.torch import load_file
 
 from polyreply import PolyReply
 from polyreply.bench.prefix import LENGTHS, bench_prefix
 from polyreply.config import load_recipe, save_recipe
-from polyreply.data.smalltalk import generate
 from polyreply.errors import PolyReplyError, RecipeError
 from polyreply.progress import silent
 from polyreply.train import Run, TrainingError, train
@@ -20,42 +20,6 @@ from polyreply.training.recipe import TrainRecipe
 from polyreply.training.record import ValidationRecord
 from polyreply.training.validation import Validation
 from polyreply.training.view import SilentView
-
-METHODS = ["eqhard-em", "soft-em", "hard-em", "eqrandom-fixed", "eqrandom-dynamic", "eqsoft-em"]
-K = 3
-
-
-@pytest.fixture(scope="session")
-def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("smalltalk")
-    for split, rows in (("train", 90), ("valid", 20)):
-        lines = [
-            json.dumps({"context": list(dialogue.context), "responses": list(dialogue.responses)})
-            for dialogue in generate(split=split, rows=rows)
-        ]
-        (folder / f"{split}.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    return folder
-
-
-SMALL = [
-    "model.mini={d_model: 16, d_ff: 24, num_layers: 1, num_decoder_layers: 1, num_heads: 2, d_kv: 8}",
-    "model.vocab_size=400",
-    f"model.num_decoders={K}",
-    "em.e_step_size=30",
-    "optimizer.batch_rows=20",
-    "validation={every: 2, samples: 12, contexts: 3, max_new_tokens: 6}",
-    "checkpoint.every=2",
-]
-
-
-def recipe(data, out, *overrides):
-    return load_recipe(TrainRecipe, None, [*SMALL, f"data={data}", f"out={out}", "steps=4", *overrides])
-
-
-@pytest.fixture(scope="session")
-def stage1(data, tmp_path_factory):
-    out = tmp_path_factory.mktemp("runs") / "stage1"
-    return train(recipe(data, out, "method=mle", "model.backbone=mini", "optimizer.learning_rate=0.01"))
 
 
 def steps_of(folder):
@@ -75,9 +39,9 @@ def test_stage_1_lowers_the_loss_and_is_an_ordinary_single_decoder_model(stage1)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_each_method_trains_saves_loads_and_replies(method, data, stage1, tmp_path):
+def test_each_method_trains_saves_loads_and_replies(method, corpus, stage1, tmp_path):
     out = tmp_path / "run"
-    model = train(recipe(data, out, f"method={method}", f"model.backbone={stage1}"))
+    model = train(recipe(corpus, out, f"method={method}", f"model.backbone={stage1}"))
     loaded = PolyReply.from_pretrained(model)
     assert len(loaded.reply("Hello!", max_new_tokens=5)) == K
     usage = json.loads((out / "usage.json").read_text())
@@ -105,8 +69,8 @@ def test_each_method_trains_saves_loads_and_replies(method, data, stage1, tmp_pa
     ],
     ids=lambda settings: settings[0],
 )
-def test_options_train_too(settings, data, stage1, tmp_path):
-    model = train(recipe(data, tmp_path / "run", "method=eqhard-em", f"model.backbone={stage1}", *settings))
+def test_options_train_too(settings, corpus, stage1, tmp_path):
+    model = train(recipe(corpus, tmp_path / "run", "method=eqhard-em", f"model.backbone={stage1}", *settings))
     assert len(PolyReply.from_pretrained(model).reply("Hello!", max_new_tokens=3)) == K
 
 
@@ -121,10 +85,10 @@ def test_options_train_too(settings, data, stage1, tmp_path):
     ],
     ids=lambda settings: settings[0].removeprefix("method="),
 )
-def test_a_stopped_run_goes_on_to_the_same_result(settings, data, stage1, tmp_path):
+def test_a_stopped_run_goes_on_to_the_same_result(settings, corpus, stage1, tmp_path):
     settings = settings if "model.backbone=mini" in settings else [*settings, f"model.backbone={stage1}"]
-    whole = train(recipe(data, tmp_path / "whole", "steps=6", *settings))
-    stopped = recipe(data, tmp_path / "stopped", "steps=6", *settings)
+    whole = train(recipe(corpus, tmp_path / "whole", "steps=6", *settings))
+    stopped = recipe(corpus, tmp_path / "stopped", "steps=6", *settings)
     with Run(stopped) as run, pytest.raises(_PulledPlug):
         original, run.steps.step = run.steps.step, lambda: _fail_at(run, 5, original)  # after the checkpoint of step 4
         run.loop()
@@ -147,8 +111,8 @@ def _fail_at(run, step, original):
     return original()
 
 
-def test_a_torn_checkpoint_is_passed_over(data, stage1, tmp_path):
-    made = recipe(data, tmp_path / "run", f"model.backbone={stage1}")
+def test_a_torn_checkpoint_is_passed_over(corpus, stage1, tmp_path):
+    made = recipe(corpus, tmp_path / "run", f"model.backbone={stage1}")
     train(made)
     newest = sorted((tmp_path / "run" / "checkpoints").glob("step-*"))[-1]
     whole = (newest / "weights.safetensors").read_bytes()
@@ -161,35 +125,35 @@ def test_a_torn_checkpoint_is_passed_over(data, stage1, tmp_path):
     assert any("weights.safetensors is not what was written" in line for line in told)
 
 
-def test_resuming_with_another_recipe_is_refused(data, stage1, tmp_path):
-    train(recipe(data, tmp_path / "run", f"model.backbone={stage1}"))
+def test_resuming_with_another_recipe_is_refused(corpus, stage1, tmp_path):
+    train(recipe(corpus, tmp_path / "run", f"model.backbone={stage1}"))
     with pytest.raises(PolyReplyError, match=r"em\.likelihood was 'sum' and is 'mean'"):
-        train(recipe(data, tmp_path / "run", f"model.backbone={stage1}", "em.likelihood=mean"), resume=True)
+        train(recipe(corpus, tmp_path / "run", f"model.backbone={stage1}", "em.likelihood=mean"), resume=True)
     with pytest.raises(PolyReplyError, match=r"optimizer\.learning_rate was 0\.001 and is 0\.5;.*--allow-changes"):
-        train(recipe(data, tmp_path / "run", f"model.backbone={stage1}", "optimizer.learning_rate=0.5"), resume=True)
+        train(recipe(corpus, tmp_path / "run", f"model.backbone={stage1}", "optimizer.learning_rate=0.5"), resume=True)
     with pytest.raises(PolyReplyError, match=r"seed was 0 and is 1; leave these out, or start a new run"):
-        changed = recipe(data, tmp_path / "run", f"model.backbone={stage1}", "seed=1")
+        changed = recipe(corpus, tmp_path / "run", f"model.backbone={stage1}", "seed=1")
         train(changed, resume=True, allow_changes=True)
-    longer = train(recipe(data, tmp_path / "run", f"model.backbone={stage1}", "steps=5"), resume=True)
+    longer = train(recipe(corpus, tmp_path / "run", f"model.backbone={stage1}", "steps=5"), resume=True)
     assert [line["step"] for line in steps_of(longer.parent)] == [1, 2, 3, 4, 5]
 
 
-def test_a_folder_in_use_is_not_written_to(data, stage1, tmp_path):
+def test_a_folder_in_use_is_not_written_to(corpus, stage1, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("mine")
     with pytest.raises(PolyReplyError, match="not empty"):
-        train(recipe(data, tmp_path / "run", f"model.backbone={stage1}"))
+        train(recipe(corpus, tmp_path / "run", f"model.backbone={stage1}"))
 
 
-def test_two_runs_do_not_share_a_folder(data, stage1, tmp_path):
-    made = recipe(data, tmp_path / "run", f"model.backbone={stage1}")
+def test_two_runs_do_not_share_a_folder(corpus, stage1, tmp_path):
+    made = recipe(corpus, tmp_path / "run", f"model.backbone={stage1}")
     with Run(made), pytest.raises(PolyReplyError, match="another process is training there"):
         train(made, resume=True)
     train(made, resume=True)  # nothing had been saved yet, so it begins at the beginning
 
 
-def test_a_loss_that_is_no_number_is_an_error_and_the_last_checkpoint_stays(data, stage1, tmp_path):
-    made = recipe(data, tmp_path / "run", f"model.backbone={stage1}", "method=eqrandom-dynamic")
+def test_a_loss_that_is_no_number_is_an_error_and_the_last_checkpoint_stays(corpus, stage1, tmp_path):
+    made = recipe(corpus, tmp_path / "run", f"model.backbone={stage1}", "method=eqrandom-dynamic")
     with Run(made) as run, pytest.raises(PolyReplyError, match=r"NaN|nan|finite"):
         save_frozen(run.checkpoints, run.steps.weights(trained=False))
         run.save()
@@ -200,8 +164,8 @@ def test_a_loss_that_is_no_number_is_an_error_and_the_last_checkpoint_stays(data
         assert resumed.step == 0 and all(p.isfinite().all() for p in resumed.steps.model.parameters())
 
 
-def test_a_gradient_that_is_no_number_changes_nothing(data, stage1, tmp_path):
-    made = recipe(data, tmp_path / "run", f"model.backbone={stage1}")
+def test_a_gradient_that_is_no_number_changes_nothing(corpus, stage1, tmp_path):
+    made = recipe(corpus, tmp_path / "run", f"model.backbone={stage1}")
     with Run(made) as run:
         model = run.steps.model
         before = [p.clone() for p in model.parameters()]
@@ -210,44 +174,44 @@ def test_a_gradient_that_is_no_number_changes_nothing(data, stage1, tmp_path):
             run.loop()
         handle.remove()
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-    calmer = recipe(data, tmp_path / "run", f"model.backbone={stage1}", "optimizer.clip_norm=1.0")
+    calmer = recipe(corpus, tmp_path / "run", f"model.backbone={stage1}", "optimizer.clip_norm=1.0")
     assert [line["step"] for line in steps_of(train(calmer, resume=True, allow_changes=True).parent)] == [1, 2, 3, 4]
 
 
-def test_a_run_that_was_made_longer_stays_longer(data, stage1, tmp_path):
-    train(recipe(data, tmp_path / "run", f"model.backbone={stage1}", "steps=2"))
-    train(recipe(data, tmp_path / "run", f"model.backbone={stage1}", "steps=3"), resume=True)
+def test_a_run_that_was_made_longer_stays_longer(corpus, stage1, tmp_path):
+    train(recipe(corpus, tmp_path / "run", f"model.backbone={stage1}", "steps=2"))
+    train(recipe(corpus, tmp_path / "run", f"model.backbone={stage1}", "steps=3"), resume=True)
     assert load_recipe(TrainRecipe, tmp_path / "run" / "recipe.yaml").steps == 3
 
 
-def test_an_e_step_over_the_corpus_is_logged_like_any_other(data, stage1, tmp_path):
-    model = train(recipe(data, tmp_path / "run", f"model.backbone={stage1}", "em.e_step_scope=corpus"))
+def test_an_e_step_over_the_corpus_is_logged_like_any_other(corpus, stage1, tmp_path):
+    model = train(recipe(corpus, tmp_path / "run", f"model.backbone={stage1}", "em.e_step_scope=corpus"))
     steps = steps_of(model.parent)
     times = [line for line in run_log.read(model.parent / "timings.jsonl") if line["kind"] == "step"]
     assert times[0]["e_seconds"] > 0 and times[0]["assign_seconds"] > 0 and times[1]["e_seconds"] == 0
     assert all(line["max_posterior"] and line["hoeffding"] and len(line["weight_std_K"]) == K for line in steps)
 
 
-def test_a_tracker_that_is_not_there_is_one_clear_line(data, stage1, tmp_path, monkeypatch):
+def test_a_tracker_that_is_not_there_is_one_clear_line(corpus, stage1, tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(PolyReplyError, match="tensorboard"):
-        train(recipe(data, tmp_path / "run", f"model.backbone={stage1}", "trackers=[tensorboard]"))
+        train(recipe(corpus, tmp_path / "run", f"model.backbone={stage1}", "trackers=[tensorboard]"))
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_stops_when_validation_no_longer_improves_and_keeps_its_best(data, stage1, tmp_path, monkeypatch):
+def test_a_run_stops_when_validation_no_longer_improves_and_keeps_its_best(corpus, stage1, tmp_path, monkeypatch):
     nlls = iter([3.0, 2.0, 2.5, 2.1, 1.0, 0.5, 0.4])
     monkeypatch.setattr(Validation, "measure", lambda self, step: ValidationRecord(step, next(nlls), {}, [], 0.0))
     settings = ["validation.patience=2", "validation.every=1", "checkpoint.keep=5", "checkpoint.every=1", "steps=50"]
-    model = train(recipe(data, tmp_path / "run", f"model.backbone={stage1}", *settings))
+    model = train(recipe(corpus, tmp_path / "run", f"model.backbone={stage1}", *settings))
     assert [line["step"] for line in steps_of(model.parent)] == [1, 2, 3, 4]
     assert (model.parent / "checkpoints" / "step-00000004").is_dir()
     best = load_file(model.parent / "checkpoints" / "step-00000002" / "weights.safetensors")
     assert best and all(torch.equal(weights(model)[name], best[name]) for name in best)
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(data, stage1, tmp_path):
-    made = recipe(data, tmp_path / "run", f"model.backbone={stage1}", "checkpoint.every=100")
+def test_ctrl_c_saves_and_says_how_to_go_on(corpus, stage1, tmp_path):
+    made = recipe(corpus, tmp_path / "run", f"model.backbone={stage1}", "checkpoint.every=100")
 
     class Interrupting(SilentView):
         def update(self, record):
@@ -261,14 +225,14 @@ def test_ctrl_c_saves_and_says_how_to_go_on(data, stage1, tmp_path):
     assert [line["step"] for line in steps_of(train(made, resume=True).parent)] == [1, 2, 3, 4]
 
 
-def test_bench_prefix_says_what_looking_at_beginnings_changes(data, stage1, tmp_path):
-    model = train(recipe(data, tmp_path / "run", f"model.backbone={stage1}", "optimizer.learning_rate=0.05"))
-    figures = bench_prefix(str(model), data, 60, silent)
+def test_bench_prefix_says_what_looking_at_beginnings_changes(corpus, stage1, tmp_path):
+    model = train(recipe(corpus, tmp_path / "run", f"model.backbone={stage1}", "optimizer.learning_rate=0.05"))
+    figures = bench_prefix(str(model), corpus, 60, silent)
     agreement = [figures[f"prefix.t{length}_agreement"] for length in LENGTHS]
     assert agreement[0] < 1 and agreement[-1] > agreement[0] and figures["prefix.t2_time_saved"] < 1
 
 
-def test_contradictions_are_one_clear_line(data, tmp_path, polyreply):
+def test_contradictions_are_one_clear_line(corpus, tmp_path, polyreply):
     with pytest.raises(RecipeError, match=r"e_step_size is 640, which K = 7 does not divide.*637"):
         load_recipe(TrainRecipe, None, ["data=x", "out=y", "model.num_decoders=7"])
     missing = polyreply("train", f"data={tmp_path / 'nowhere'}", f"out={tmp_path / 'run'}")
@@ -276,13 +240,13 @@ def test_contradictions_are_one_clear_line(data, tmp_path, polyreply):
     assert not (tmp_path / "run").exists()
 
 
-def test_the_model_of_stage_2_is_no_backbone(data, stage1, tmp_path):
-    model = train(recipe(data, tmp_path / "run", f"model.backbone={stage1}", "steps=1"))
+def test_the_model_of_stage_2_is_no_backbone(corpus, stage1, tmp_path):
+    model = train(recipe(corpus, tmp_path / "run", f"model.backbone={stage1}", "steps=1"))
     with pytest.raises(PolyReplyError, match="stage 1"):
-        train(recipe(data, tmp_path / "again", f"model.backbone={model}"))
+        train(recipe(corpus, tmp_path / "again", f"model.backbone={model}"))
 
 
-def test_the_resolved_recipe_reads_back(data, tmp_path):
-    made = recipe(data, tmp_path, "trackers=[tensorboard]", "em.e_step_max_tokens=4")
+def test_the_resolved_recipe_reads_back(corpus, tmp_path):
+    made = recipe(corpus, tmp_path, "trackers=[tensorboard]", "em.e_step_max_tokens=4")
     save_recipe(made, tmp_path / "recipe.yaml")
     assert load_recipe(TrainRecipe, tmp_path / "recipe.yaml") == made

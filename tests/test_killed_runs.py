@@ -1,0 +1,79 @@
+"""Killed at any moment, a run goes on to the very bytes of one that was not."""
+
+import json
+import random
+
+import killed
+import pytest
+from runs import SMALL
+
+from polyreply.training import run_log
+
+RUNS = {
+    "prices, learned prior, early stopping": [
+        "method=eqhard-em",
+        "model.prior=learned",
+        "steps=30",
+        "validation.patience=1",
+        "optimizer.learning_rate=10",
+    ],
+    "annealing": ["method=eqsoft-em", "em.final_temperature=0.1", "em.anneal_steps=4"],
+}
+SETTINGS = [
+    *SMALL,
+    "out=run",
+    "steps=5",
+    "optimizer.learning_rate=0.05",
+    "validation.every=2",
+    "checkpoint.every=3",
+]
+PLACES = {  # where a run is killed: how often, and in calls of which files
+    "a checkpoint": (4, ("training/checkpoint.py", "folders.py", "fsync", "rename", "replace")),
+    "a validation": (2, ("training/validation.py", "metrics/", "decoding/")),
+    "an epoch": (4, ("training/em_steps.py", "em/", "model/score.py", "data/batches.py")),
+    "anywhere": (2, ("",)),
+}
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def whole(request, corpus, stage1, tmp_path_factory):
+    """The settings of a run, the moments in which it can be killed, and its folder when it is not."""
+    folder = tmp_path_factory.mktemp("whole")
+    settings = [*SETTINGS, f"data={corpus}", f"model.backbone={stage1}", *RUNS[request.param]]
+    assert killed.run(folder, settings, moments=str(folder / "moments.json"))
+    assert len(run_log.read(folder / "run" / "log.jsonl")) < 20  # also the one that could go on for 30 steps
+    return settings, json.loads((folder / "moments.json").read_text()), folder / "run"
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_run_killed_in_the_middle_of(place, whole, tmp_path):
+    settings, moments, expected = whole
+    times, files = PLACES[place]
+    matching = [number for number, name in enumerate(moments) if name.startswith(files)]
+    draw = random.Random(place)
+    for number, moment in enumerate(draw.sample(matching, times)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        assert not killed.run(folder, settings, kill_at=moment)
+        if number == 0:  # and once more, while it goes on
+            _go_on(folder, settings, kill_at=draw.randrange(len(moments) // 2))
+        assert _go_on(folder, settings)
+        assert _files(folder / "run") == _files(expected), f"killed at {moment}, in {moments[moment]}"
+
+
+def _go_on(folder, settings, **how):
+    """As a user would: --resume if there is a run, else the same command again."""
+    return killed.run(folder, settings, resume=(folder / "run" / "recipe.yaml").exists(), **how)
+
+
+def _files(run):
+    """What must not differ: the model, what its decoders were trained on, and the log."""
+    names = sorted(path.name for path in (run / "model").iterdir())
+    assert {"model.safetensors", "config.json", "README.md"} <= set(names)
+    assert not list(run.glob("**/*.tmp"))
+    steps = [
+        json.loads(line)["step"] for line in (run / "log.jsonl").read_text().splitlines() if '"kind":"step"' in line
+    ]
+    assert steps == list(range(1, len(steps) + 1))
+    paths = [*(run / "model" / name for name in names), run / "usage.json", run / "log.jsonl"]
+    return {path.name: path.read_bytes() for path in paths}
