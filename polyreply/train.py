@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 
 from polyreply.config import check_recipe, to_tree
@@ -241,7 +242,7 @@ def _accelerator(recipe: TrainRecipe) -> Accelerator:
         if importlib.util.find_spec(tracker) is None:
             raise MissingExtraError(tracker, "track", f"logging to {tracker}")
     return Accelerator(
-        cpu=recipe.device == "cpu",
+        cpu=recipe.device == "cpu" or not torch.accelerator.is_available(),  # else several processes stay strangers
         log_with=list(recipe.trackers) or None,
         project_dir=recipe.out,
     )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nltk.translate.bleu_score import sentence_bleu
 
 from polyreply.data import chitchat, smalltalk
-from polyreply.metrics import evaluate
+from polyreply.metrics import evaluate, evaluation
 
 WEIGHTS = [(1.0,), (0.5, 0.5), (1 / 3, 1 / 3, 1 / 3), (0.25, 0.25, 0.25, 0.25)]
 
@@ -144,9 +144,25 @@ def test_blocks_do_not_matter(monkeypatch):
     references = [list(row.responses) for row in dialogues]
     responses = [disturbed(gold, 1 + n % 6, n) for n, gold in enumerate(references)]
     whole = evaluate(responses, references, variable_k=True)
-    monkeypatch.setattr("polyreply.metrics.evaluation._BLOCK_CELLS", 100)
-    parts = evaluate(responses, references, variable_k=True)
-    assert parts.numbers == pytest.approx(whole.numbers, abs=1e-12)
+    for limit in ("_BLOCK_CELLS", "_BLOCK_CHARACTERS"):
+        monkeypatch.setattr(f"polyreply.metrics.evaluation.{limit}", 100)
+        parts = evaluate(responses, references, variable_k=True)
+        assert parts.numbers == pytest.approx(whole.numbers, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "lengths, blocks",
+    [
+        ([10] * 5, [(0, 5)]),
+        ([50] * 5, [(0, 2), (2, 4), (4, 5)]),
+        ([1000, 10, 10], [(0, 1), (1, 3)]),
+        ([10, 1000, 10], [(0, 1), (1, 2), (2, 3)]),
+    ],
+)
+def test_a_block_ends_at_a_number_of_characters(monkeypatch, lengths, blocks):
+    monkeypatch.setattr(evaluation, "_BLOCK_CHARACTERS", 120)
+    texts = [["x" * (length // 2)] for length in lengths]
+    assert list(evaluation._blocks(texts, texts)) == blocks
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,15 @@
-"""`polyreply compare`: seeds, marks, every format, warnings and the plot."""
+"""`polyreply compare`: seeds, marks, warnings, columns and files."""
 
-import csv
-import io
 import json
 import random
-import re
 
 import pytest
 
 from polyreply.errors import PolyReplyError
 from polyreply.metrics import evaluate
-from polyreply.metrics.comparison import SHOWN, Comparison, System, compare_systems, read_systems
-from polyreply.metrics.table import RENDERERS, as_tree, render
+from polyreply.metrics.comparison import SHOWN, compare_systems
+from polyreply.metrics.systems import System
+from polyreply.metrics.table import RENDERERS, render
 
 WORDS = "the cat sat on a mat and saw that old dog near its red house".split()
 
@@ -72,44 +70,6 @@ def test_equal_as_shown_is_equally_good():
     assert compare_systems([twin], samples=10).best("bleu1_f") == set()
 
 
-def test_markdown(found):
-    lines = render(found, "markdown").splitlines()
-    assert lines[0] == (
-        "| System | BLEU1-F ↑ | BLEU1-P ↑ | BLEU1-R ↑ | BLEU2-F ↑ | BLEU2-P ↑ | BLEU2-R ↑ | Dist-1 ↑ | Dist-2 ↑ "
-        "| Pairwise-BLEU ↓ | Identical ↓ |"
-    )
-    [row] = [line for line in lines if line.startswith("| good ")]
-    assert re.match(r"\| good \| \*\*\d+\.\d\d\*\*\\\* ± \d\.\d\d \|", row)
-    assert any(line.startswith("* differs from beam_1 & co: paired bootstrap over contexts, 300 ") for line in lines)
-    assert any("signature tok:wordpunct" in line for line in lines)
-
-
-def test_latex_has_the_papers_layout(found):
-    text = render(found, "latex")
-    assert r"\begin{tabular}{|l|rrr|rrr|rr|r|r|}" in text and r"\multicolumn{3}{c|}{BLEU2$^\uparrow$}" in text
-    assert r"beam\_1 \& co & " in text and re.search(
-        r"good & \\textbf\{\d+\.\d\d\}\$\^\*\$\$_\{\\pm \d\.\d\d\}\$", text
-    )
-    body = [line for line in text.splitlines() if line.endswith(r"\\")]
-    assert [line.replace(r"\&", "").count("&") for line in body] == [len(SHOWN)] * 3
-
-
-def test_csv(found):
-    rows = list(csv.DictReader(io.StringIO(render(found, "csv"))))
-    assert [row["system"] for row in rows] == ["beam_1 & co", "good", "same"]
-    assert float(rows[1]["bleu2_f"]) == found.systems[1].mean("bleu2_f")
-    assert rows[0]["bleu2_f_p_value"] == "" and float(rows[1]["bleu2_f_p_value"]) < 0.05
-    assert rows[1]["seeds"] == "3" and rows[1]["signature"] == found.signatures[0]
-
-
-def test_json(found):
-    tree = json.loads(render(found, "json"))
-    assert tree == json.loads(json.dumps(as_tree(found)))
-    good = tree["systems"][1]["numbers"]["bleu2_f"]
-    assert good["significant"] and good["best"] and good["difference"] > 0 and good["low"] < good["mean"] < good["high"]
-    assert "bleu4_p" in tree["systems"][1]["others"]
-
-
 def test_every_format_shows_a_number_that_is_not_there():
     alone = evaluate([["only one"]])
     comparison = compare_systems([System("a", [alone]), System("b", [scores(0.5)])], samples=10)
@@ -119,35 +79,82 @@ def test_every_format_shows_a_number_that_is_not_there():
     assert "| a | – |" in render(comparison, "markdown") and "a & -- &" in render(comparison, "latex")
 
 
-def test_other_signatures_are_not_compared_without_a_warning():
-    systems = [System("a", [scores(0.5)]), System("b", [scores(0.5, k=3)]), System("c", [scores(0.5, tokenizer="13a")])]
-    comparison = compare_systems(systems, samples=10)
+def test_other_signatures_get_no_marks_but_a_warning():
+    systems = [
+        System("a", [scores(0.4)]),
+        System("b", [scores(0.9, k=3)]),
+        System("c", [scores(0.9, tokenizer="13a")]),
+        System("d", [scores(0.8, 1)]),
+    ]
+    comparison = compare_systems(systems, samples=100)
+    assert set(comparison.differences) == {"d"} and set(comparison.intervals) == set("abcd")
+    assert comparison.best("bleu2_f") == {"d"} and comparison.significant("d", "bleu2_f")
     warnings = comparison.warnings
     assert len(warnings) == 2 and all(f"% warning: {one}" in render(comparison, "latex") for one in warnings)
-    assert "the signatures of a and b differ (k: 4 and 3): their numbers are not comparable" in warnings[0]
+    assert "the signatures of a and b differ (k: 4 and 3): their numbers are not comparable, no bold and" in warnings[0]
     assert "a and c differ (tok: wordpunct and 13a)" in warnings[1]
+    other = compare_systems(systems, baseline="b", samples=10)
+    assert not other.differences and not any(other.best(number) for number in SHOWN)
 
 
 def test_other_contexts_are_not_paired():
     systems = [System("a", [scores(0.5)]), System("b", [scores(0.9, references=REFERENCES[::-1])])]
     comparison = compare_systems(systems, samples=10)
     assert not comparison.differences and set(comparison.intervals) == {"a", "b"}
-    assert "not scored on the same contexts and references: no significance is computed" in comparison.warnings[-1]
+    assert comparison.best("bleu2_f") == set()
+    assert "a and b were not scored on the same contexts and references: no significance" in comparison.warnings[-1]
 
 
-def test_which_files_are_seeds_of_one_system(folder):
-    paths = [str(folder / f"{name}.json") for name in ("beam", "good1", "good2")]
-    assert [(one.name, len(one.seeds)) for one in read_systems(paths)] == [("beam", 1), ("good", 2)]
-    named = read_systems([f"x={paths[0]}", f"y={paths[1]},{paths[2]}"])
-    assert [(one.name, len(one.seeds)) for one in named] == [("x", 1), ("y", 2)]
-    assert [len(one.seeds) for one in read_systems([f"x={paths[0]}", f"x={paths[1]}"])] == [2]
-    odd = folder / "lr=3,k=4.json"
-    odd.write_bytes((folder / "beam.json").read_bytes())
-    assert [read_systems([argument])[0].name for argument in (str(odd), f"x={odd}")] == ["beam", "x"]
-    with pytest.raises(PolyReplyError, match="expected each score file once"):
-        read_systems([paths[0], f"x={paths[0]}"])
-    with pytest.raises(PolyReplyError, match=r"none\.json: there is no such file"):
-        read_systems(["x=none.json"])
+def test_seeds_that_differ_among_themselves_are_told():
+    mixed = System("mixed", [scores(0.5), scores(0.5, k=3)])
+    comparison = compare_systems([mixed, System("b", [scores(0.9)])], samples=10)
+    assert "the signatures of the seeds of mixed differ (k: 4 and 3)" in comparison.warnings[0]
+    assert not comparison.differences and mixed.signature.count(" and tok:") == 1
+
+
+@pytest.mark.parametrize(
+    "contexts, options, message",
+    [
+        (1, {}, "one context says nothing about others: nothing is tested"),
+        (1, {"test": "permutation"}, "one context says nothing about others: nothing is tested"),
+        (9, {}, "with 9 contexts the bootstrap finds differences that are none; say --test permutation"),
+        (9, {"test": "permutation"}, None),
+        (10, {}, None),
+        (
+            40,
+            {"samples": 19},
+            "with 19 resamples no p-value falls below 0.05: nothing can be marked; say --samples 1000",
+        ),
+        (40, {"samples": 20}, None),
+        (
+            40,
+            {"samples": 1000, "alpha": 0.0005},
+            "no p-value falls below 0.0005: nothing can be marked; say --samples 2001",
+        ),
+    ],
+)
+def test_a_test_that_can_say_little_is_announced(contexts, options, message):
+    few = REFERENCES[:contexts]
+    systems = [System(name, [scores(quality, references=few)]) for name, quality in (("a", 0.1), ("b", 1.0))]
+    comparison = compare_systems(systems, **{"samples": 100, **options})
+    assert [message in warning for warning in comparison.warnings] == [True] if message else not comparison.warnings
+    if contexts == 1:
+        assert not any(comparison.significant("b", number) for number in SHOWN)
+        assert "* differs" not in render(comparison, "markdown")
+
+
+def test_columns_can_be_chosen(folder, polyreply):
+    chosen = ("compare", folder / "beam.json", folder / "good1.json", "--columns", "self_bleu, bleu2_f,length")
+    done = polyreply(*chosen, "--format", "markdown")
+    assert done.stdout.splitlines()[0] == "| System | Self-BLEU ↓ | BLEU2-F ↑ | Tokens per response |"
+    terminal = polyreply(*chosen).stdout.splitlines()
+    assert [line.split() for line in terminal[:2]] == [["Self-", "BLEU2"], ["system", "BLEU", "F", "Tokens"]]
+    many = ",".join(name for name, value in scores(0.4, 9).numbers.items() if value is not None)
+    wide = polyreply("compare", folder / "beam.json", "--columns", many, env={"COLUMNS": "80"})
+    assert "…" not in wide.stdout and len(wide.stdout.splitlines()[2].split()) == 1 + len(many.split(","))
+    wrong = polyreply("compare", folder / "beam.json", "--columns", "bleu2_f,blue")
+    assert wrong.returncode == 2 and "columns: expected some of bleu1_f, bleu1_p," in wrong.stderr
+    assert "repeating, found 'blue'; name some of these" in wrong.stderr
 
 
 @pytest.mark.parametrize(
@@ -176,6 +183,23 @@ def test_the_table_fits_a_terminal(folder, polyreply):
     assert "paired permutation over contexts, 200 resamples" in done.stdout
 
 
+def test_warnings_stand_below_the_table_or_on_standard_error(folder, polyreply):
+    scores(0.9, 1, "k3", k=3).save(folder / "k3.json")
+    files = (folder / "beam.json", folder / "k3.json", "--samples", 50)
+    warning = "warning: the signatures of beam and k3 differ (k: 4 and 3)"
+    done = polyreply("compare", *files)
+    assert warning in done.stdout and "warning" not in done.stderr and "signature (k3): tok:" in done.stdout
+    done = polyreply("compare", *files, "--format", "csv")
+    assert warning in done.stderr and done.stdout.splitlines()[0].endswith(",signature,warning")
+
+
+def test_no_picture_is_left_behind_when_the_table_cannot_be_written(folder, polyreply):
+    table = folder / f"{'x' * 300}.md"
+    done = polyreply("compare", folder / "beam.json", "--output", table, "--plot", folder / "q.png")
+    assert done.returncode == 2 and "File name too long" in done.stderr
+    assert {path.name for path in folder.iterdir()} == {"beam.json", "good1.json", "good2.json"}
+
+
 def test_table_and_picture_as_files(folder, polyreply):
     arguments = ("compare", folder / "beam.json", f"ours={folder}/good1.json,{folder}/good2.json", "--baseline", "beam")
     files = ("--output", folder / "table.tex", "--plot", folder / "q.png")
@@ -193,49 +217,14 @@ def test_table_and_picture_as_files(folder, polyreply):
         (["--format", "html"], "format: expected one of terminal, markdown, latex, csv, json, found html"),
         (["--output", "table.txt"], "format: expected one of markdown, latex, csv, json, found table.txt"),
         (["--plot", "q.gif"], "q.gif: expected a name ending in .png, .svg, .pdf"),
+        (["--output", "beam.json/x.md"], "beam.json, found a file; name another place to write to"),
+        (
+            ["--output", "x.svg", "--plot", "./x.svg", "-f", "csv"],
+            "--plot: expected another file than --output, found x.svg",
+        ),
     ],
 )
 def test_a_mistake_is_one_clear_line(folder, polyreply, options, message):
     done = polyreply("compare", folder / "beam.json", *options, cwd=folder)
     [line] = done.stderr.strip().splitlines()
     assert done.returncode == 2 and line.startswith("error: ") and message in line
-
-
-def test_names_in_the_picture_do_not_overlap(monkeypatch, tmp_path):
-    """Systems close together: every name is written, and no two of them, and no name and point, cover each other."""
-    from matplotlib.figure import Figure
-
-    from polyreply.metrics import plot
-
-    one = scores(0.5)
-    rng = random.Random(3)
-
-    def near(n):
-        numbers = {
-            "bleu2_f": 8 + rng.gauss(0, 1.2),
-            "pairwise_bleu": 20 + rng.gauss(0, 4),
-            "dist2": 50 + rng.gauss(0, 4),
-        }
-        return System(f"system number {n}", [type(one)({**one.numbers, **numbers}, {}, one.signature, 40)])
-
-    drawn = []
-    save = Figure.savefig
-    monkeypatch.setattr(
-        Figure, "savefig", lambda self, *args, **options: (drawn.append(self), save(self, *args, **options))
-    )
-    plot.plot(Comparison([near(n) for n in range(12)], "", "bootstrap", 1, 0, 0.05), tmp_path / "q.png")
-    [figure] = drawn
-    figure.set_dpi(100)
-    renderer = figure.canvas.get_renderer()
-    for axes in figure.axes:
-        boxes = [plot._text_box(text, renderer).padded(-2) for text in axes.texts if "system" in text.get_text()]
-        assert len(boxes) == 12
-        assert not any(a.overlaps(b) for n, a in enumerate(boxes) for b in boxes[:n])
-
-
-def test_a_plot_needs_quality_and_diversity(tmp_path):
-    from polyreply.metrics.plot import plot
-
-    with pytest.raises(PolyReplyError, match="a plot needs BLEU2-F"):
-        plot(compare_systems([System("a", [evaluate([["a b", "c"]])])], samples=10), tmp_path / "q.png")
-    assert not list(tmp_path.iterdir())

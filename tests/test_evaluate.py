@@ -37,7 +37,7 @@ def test_a_table_for_people_and_a_file_for_compare(tmp_path, polyreply, files):
     again = polyreply("evaluate", said, "-r", gold, "-o", out)
     assert again.returncode == 2 and "say --overwrite to replace it" in again.stderr
     assert polyreply("evaluate", said, "-r", gold, "-o", out, "--overwrite").returncode == 0
-    assert load_scores(out).system == "scores"
+    assert load_scores(out).system == ""
 
 
 def test_json_for_programs(polyreply, files):
@@ -70,6 +70,7 @@ def test_a_variable_k_has_to_be_asked_for_and_is_signed(tmp_path, polyreply, wri
         (["--tokenizer", "words"], "tokenizer: expected wordpunct, characters, 13a or zh, found 'words'"),
         (["--case", "upper"], "case: expected lower or mixed"),
         (["--output", "."], "expected a file to write, found a folder"),
+        (["--output", "said.jsonl/new/s.json"], "said.jsonl, found a file; name another place to write to"),
         (["--references", "missing.jsonl"], "missing.jsonl: there is no such file"),
     ],
 )
@@ -85,4 +86,4 @@ def test_rows_that_were_left_out_are_told(tmp_path, polyreply, write_rows, files
     rows = [{"context": context, "responses": ["x"]} for context in CONTEXTS]
     gold = write_rows(tmp_path / "gold.jsonl", [rows[0], b"{", *rows[1:]])
     done = polyreply("evaluate", said, "-r", gold, "--json")
-    assert done.returncode == 0 and f"warning: 1 bad rows of {gold} were left out" in done.stderr
+    assert done.returncode == 0 and f"warning: 1 bad row of {gold} was left out" in done.stderr

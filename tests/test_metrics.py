@@ -12,6 +12,7 @@ import pytest
 from polyreply import __version__
 from polyreply.errors import DataError, PolyReplyError
 from polyreply.metrics import PAPER_NUMBERS, Scores, Signature, evaluate, load_scores
+from polyreply.metrics.scores import write_together
 
 RESPONSES = [["hello there", "how are you?", "hello there"], ["no", "yes", ""]]
 REFERENCES = [["hello", "how do you do?"], ["yes", "of course", "no way"]]
@@ -98,6 +99,14 @@ def test_lengths_and_empty_responses():
         ([["a"], []], None, "row 2: expected a list of at least one response, found none"),
         ([["a"]], [[]], "row 1: expected a list of at least one reference, found none"),
         (["a b"], None, "row 1: expected a list of at least one response, found a text"),
+        ([["a"], [None]], None, "row 2: expected a list of at least one response, found None among the texts"),
+        (
+            [["a"], ["b"]],
+            [["a"], ["b", 3]],
+            "row 2: expected a list .* one reference, found 3 among the texts",
+        ),
+        ([["a"], None], None, "row 2: expected a list of at least one response, found none"),
+        ([7], None, "row 1: expected a list of at least one response, found 7"),
         ([["a"], ["a", "b"]], None, "row 2: expected 1 responses as in row 1, found 2; .*--variable-k"),
     ],
 )
@@ -129,7 +138,7 @@ def test_a_file_is_plain_json(tmp_path):
     tree = json.loads((tmp_path / "s.json").read_text())
     assert tree["schema_version"] == 1 and set(PAPER_NUMBERS) < set(tree)
     assert tree["pairwise_bleu"] is None and tree["per_context"]["pairwise_bleu"] == [None]
-    assert load_scores(tmp_path / "s.json").system == "s"
+    assert load_scores(tmp_path / "s.json").system == ""
 
 
 def test_a_file_is_not_replaced_unasked(tmp_path):
@@ -153,19 +162,29 @@ def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
 
 
 def broken(**changes):
-    return {**evaluate([["a"]], [["a"]]).summary(), "per_context": {"bleu1_p": [1.0]}, **changes}
+    scores = evaluate([["a", "b"]], [["a"]])
+    columns = {name: column.tolist() for name, column in scores.per_context.items()}
+    return {**scores.summary(), "per_context": columns, **changes}
 
 
 @pytest.mark.parametrize(
     "content, message",
     [
         (b"not json", "expected a score file as `polyreply evaluate --output` writes it"),
+        (b"not json", "found something else (JSON is malformed"),
         (b'{"context": "a", "responses": ["b"]}\n', "object missing required field `schema_version`"),
         (b"[]", "expected a score file"),
         (b"\x1f\x8bxx", "expected a score file"),
         (broken(schema_version=9), "has schema version 9, and this polyreply reads up to 1; upgrade polyreply"),
         (broken(contexts=2), "expected 2 values of bleu1_p, one per context, found 1"),
-        (broken(per_context={}), "found no value for any context"),
+        (broken(contexts=0, per_context={}), "expected the scores of at least 1 context, found 0; evaluate"),
+        (
+            broken(per_context={}),
+            "the values of each context behind bleu1_f, found no bleu1_p, bleu1_r; evaluate",
+        ),
+        (broken(bleu1_f="x"), "expected a number or null under bleu1_f, found 'x'"),
+        (broken(dist2=True), "expected a number or null under dist2, found 'True'"),
+        (broken(self_bleu=[1]), "expected a number or null under self_bleu, found '[1]'"),
         (broken(signature="new"), "expected a signature such as tok:…"),
         ({key: value for key, value in broken().items() if key != "dist1"}, "found no dist1"),
     ],
@@ -176,6 +195,20 @@ def test_a_file_that_is_no_score_file_is_one_clear_line(tmp_path, content, messa
     with pytest.raises(PolyReplyError) as caught:
         load_scores(path)
     assert str(path) in str(caught.value) and message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_remark_of_ones_own_in_a_score_file_does_not_matter(tmp_path):
+    (tmp_path / "s.json").write_text(json.dumps(broken(remark="mine", bleu1_f=None)))
+    scores = load_scores(tmp_path / "s.json")
+    assert "remark" not in scores.numbers and scores["bleu1_f"] is None
+
+
+def test_several_files_are_written_together_or_not_at_all(tmp_path):
+    with pytest.raises(OSError, match="File name too long"):
+        write_together({tmp_path / "a": b"1", tmp_path / ("b" * 300): b"2"})
+    assert not list(tmp_path.iterdir())
+    write_together({tmp_path / "a": b"1", tmp_path / "new" / "b": b"2"})
+    assert [path.read_bytes() for path in (tmp_path / "a", tmp_path / "new" / "b")] == [b"1", b"2"]
 
 
 def test_signatures_read_back_and_tell_their_differences():

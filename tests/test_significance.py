@@ -93,6 +93,22 @@ def test_numbers_that_a_system_lacks_are_left_out():
     assert paired_test(ours, theirs, ["dist9"]) == {}
 
 
+@pytest.mark.parametrize("test", ["bootstrap", "permutation"])
+def test_one_context_tests_nothing(test):
+    ours, theirs = columns(1, 5, contexts=1), columns(2, contexts=1)
+    for one in paired_test(ours, theirs, NUMBERS, test=test).values():
+        assert (one.low, one.high, one.p_value) == (None, None, None) and one.value != 0
+    assert intervals(ours, NUMBERS) == {}
+
+
+def test_one_context_with_a_value_in_both_tests_nothing_either():
+    ours, theirs = columns(1, 5), columns(2)
+    ours["pairwise_bleu"][2:] = theirs["pairwise_bleu"][1:] = np.nan
+    found = paired_test(ours, theirs, NUMBERS)
+    assert found["pairwise_bleu"].p_value is None and found["bleu1_f"].p_value is not None
+    assert "pairwise_bleu" in intervals(ours, NUMBERS) and "pairwise_bleu" not in intervals(theirs, NUMBERS)
+
+
 def test_different_contexts_cannot_be_paired():
     with pytest.raises(PolyReplyError, match="needs the same contexts, found 200 and 100"):
         paired_test(columns(1), columns(2, contexts=100), NUMBERS)

@@ -162,6 +162,27 @@ def metrics(
     _print(figures, "Metrics", as_json)
 
 
+@app.command()
+def distributed(
+    samples: Annotated[int, typer.Option("--n", min=10, help="Samples of an EM step, a multiple of 10.")] = 160,
+    rounds: Annotated[int, typer.Option(min=1, help="Runs of which the median counts.")] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """EM training with two processes of one thread each against one (a small T5, K=10).
+
+    \b
+    Examples:
+      polyreply bench distributed
+      polyreply bench distributed --n 80 --rounds 1 --json
+    """
+    from polyreply.bench.distributed import bench_distributed
+    from polyreply.cli.display import progress_bar
+
+    with progress_bar() as notify:
+        figures = bench_distributed(notify, samples=samples, rounds=rounds)
+    _print(figures, "Two processes", as_json)
+
+
 def _print(figures: dict[str, Any], title: str, as_json: bool) -> None:
     from polyreply.cli.display import print_json, print_table
 

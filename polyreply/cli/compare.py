@@ -26,6 +26,9 @@ def compare(
     samples: Annotated[int, typer.Option(min=1, help="Resamples of the test and of the intervals.")] = 1000,
     alpha: Annotated[float, typer.Option(help="Differences with a p-value below it are marked.")] = 0.05,
     seed: Annotated[int, typer.Option(min=0, help="Decides what is resampled.")] = 0,
+    columns: Annotated[
+        str | None, typer.Option(metavar="NAME,…", help="The numbers to show, by their names in score files.")
+    ] = None,
     format: Annotated[
         str | None,
         typer.Option("--format", "-f", help="terminal, markdown, latex, csv or json; by --output's ending if any."),
@@ -43,38 +46,45 @@ def compare(
     Examples:
       polyreply compare scores/*.json
       polyreply compare beam=beam.json eqhard=seed1.json,seed2.json,seed3.json --baseline beam
+      polyreply compare scores/*.json --columns bleu2_f,self_bleu,length
       polyreply compare scores/*.json --format latex --output table.tex --plot quality.png
     """
     form = _format("json" if as_json else format, output)
     from polyreply.cli.display import progress_bar
-    from polyreply.metrics import comparison, significance
-    from polyreply.metrics import plot as plotting
+    from polyreply.metrics import comparison, significance, systems
+
+    _check_places(output, plot, overwrite)
+    with progress_bar() as notify:
+        notify("reading", 0.0)
+        found = comparison.compare_systems(
+            systems.read_systems(scores),
+            baseline=baseline,
+            test=cast(significance.TestName, test),
+            samples=samples,
+            seed=seed,
+            alpha=alpha,
+            columns=[name.strip() for name in columns.split(",")] if columns is not None else (),
+            notify=notify,
+        )
+        notify("drawing", 0.9)
+        files = _render(found, form, output, plot)
+    for line in _warnings(found, form, plot):
+        typer.echo(f"warning: {line}", err=True)
+    _write(found, form, output, files, overwrite)
+
+
+def _check_places(output: Path | None, plot: Path | None, overwrite: bool) -> None:
+    """Raises, before any work, when the table or the picture cannot be written."""
+    from polyreply.metrics.plot import check_plot
     from polyreply.metrics.scores import check_output
 
     for path in (output, plot):
         if path is not None:
             check_output(path, overwrite)
     if plot is not None:
-        plotting.check_plot(plot)
-    with progress_bar() as notify:
-        notify("reading", 0.0)
-        found = comparison.compare_systems(
-            comparison.read_systems(scores),
-            baseline=baseline,
-            test=cast(significance.TestName, test),
-            samples=samples,
-            seed=seed,
-            alpha=alpha,
-            notify=notify,
-        )
-        if plot is not None:
-            notify("drawing", 0.9)
-            plotting.plot(found, plot, overwrite=overwrite)
-    for line in found.warnings:
-        typer.echo(f"warning: {line}", err=True)
-    _write(found, form, output, overwrite)
-    if plot is not None:
-        typer.echo(f"the picture is in {plot}", err=True)
+        check_plot(plot)
+        if output is not None and output.resolve() == plot.resolve():
+            raise PolyReplyError(f"--plot: expected another file than --output, found {plot} for both; rename one")
 
 
 def _format(wanted: str | None, output: Path | None) -> str:
@@ -87,14 +97,35 @@ def _format(wanted: str | None, output: Path | None) -> str:
     return wanted
 
 
-def _write(found: "Comparison", form: str, output: Path | None, overwrite: bool) -> None:
+def _render(found: "Comparison", form: str, output: Path | None, plot: Path | None) -> dict[Path, bytes]:
+    """The contents of the files that were asked for."""
+    from polyreply.metrics import plot as plotting
     from polyreply.metrics import table
-    from polyreply.metrics.scores import write_atomically
 
+    files = {}
+    if plot is not None:
+        files[plot] = plotting.draw(found, plot.suffix)
+    if output is not None:
+        files[output] = table.render(found, form).encode()
+    return files
+
+
+def _warnings(found: "Comparison", form: str, plot: Path | None) -> list[str]:
+    """What the table does not say itself: the one on the terminal ends with its warnings."""
+    from polyreply.metrics.plot_fonts import missing_letters
+
+    letters = "" if plot is None else missing_letters([system.name for system in found.systems])
+    return [*(found.warnings if form != "terminal" else ()), *([letters] if letters else ())]
+
+
+def _write(found: "Comparison", form: str, output: Path | None, files: dict[Path, bytes], overwrite: bool) -> None:
+    from polyreply.metrics import table
+    from polyreply.metrics.scores import write_together
+
+    write_together(files, overwrite=overwrite)
     if form == "terminal":
         table.print_terminal(found)
     elif output is None:
         typer.echo(table.render(found, form), nl=False)
-    else:
-        write_atomically(output, table.render(found, form).encode(), overwrite=overwrite)
-        typer.echo(f"the table is in {output}", err=True)
+    for path in files:
+        typer.echo(f"the {'table' if path == output else 'picture'} is in {path}", err=True)

@@ -82,6 +82,7 @@ def _print(scores: "Scores", title: str) -> None:
     """The paper's numbers with their intervals, then the others."""
     from polyreply.cli.display import print_table
     from polyreply.metrics.comparison import SHOWN
+    from polyreply.metrics.labels import label
     from polyreply.metrics.significance import intervals
 
     sure = intervals(scores.per_context, SHOWN)
@@ -90,11 +91,11 @@ def _print(scores: "Scores", title: str) -> None:
         value = scores[number]
         low, high = sure.get(number, (None, None))
         interval = "" if low is None or high is None else f"{low:.2f} to {high:.2f}"
-        rows.append([_LABELS[number], "–" if value is None else f"{value:.2f}", interval, _MEANINGS[number]])
+        rows.append([label(number).full, "–" if value is None else f"{value:.2f}", interval, _MEANINGS[number]])
     note = f"{scores.num_contexts:,} contexts; intervals by bootstrap over contexts"
     print_table(title, ("number", "value", "95 % interval", "says"), rows, note=note)
     known = {name: value for name, value in scores.numbers.items() if name not in SHOWN and value is not None}
-    others = [(_LABELS[name], f"{value:.2f}") for name, value in known.items()]
+    others = [(label(name).full, f"{value:.2f}") for name, value in known.items()]
     half = (len(others) + 1) // 2
     pairs = [[*left, *right] for left, right in zip(others[:half], [*others[half:], ("", "")], strict=False)]
     print_table("Others", ("number", "value", "number", "value"), pairs)
@@ -103,23 +104,6 @@ def _print(scores: "Scores", title: str) -> None:
     typer.echo(f"signature {scores.signature}")
 
 
-_LABELS = {
-    **{f"bleu{order}_{which}": f"BLEU{order}-{which.upper()}" for order in (1, 2, 3, 4) for which in "fpr"},
-    "dist1": "Dist-1",
-    "dist2": "Dist-2",
-    "pairwise_bleu": "Pairwise-BLEU",
-    "identical": "Identical pairs",
-    "self_bleu": "Self-BLEU",
-    "corpus_pairwise_bleu": "Corpus Pairwise-BLEU",
-    "inter_dist1": "Inter Dist-1",
-    "inter_dist2": "Inter Dist-2",
-    "length": "Tokens per response",
-    "questions": "Questions %",
-    "empty": "Empty %",
-    "repeating": "Repeating %",
-    **{f"embedding_{which}": f"Embedding {which.upper()}" for which in "fpr"},
-    "embedding_diversity": "Embedding diversity",
-}
 _MEANINGS = {
     **{f"bleu{order}_f": "harmonic mean of P and R" for order in (1, 2)},
     **{f"bleu{order}_p": "how good the responses are" for order in (1, 2)},

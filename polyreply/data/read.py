@@ -25,6 +25,7 @@ ENDINGS = (*_JSONL_ENDINGS, ".csv")
 _MISSING_IN_CSV = {"", "nan", "null", "none", "n/a", "<na>"}
 """What pandas and spreadsheets write for a value that is not there."""
 _GZIP_MAGIC = b"\x1f\x8b"
+_ROWS = 'rows such as {"context": "…", "responses": ["…"]}'
 
 
 def read_dialogues(path: Path, *, context_turns: int = 1, bad_rows: BadRows | None = None) -> Iterator[Dialogue]:
@@ -33,13 +34,18 @@ def read_dialogues(path: Path, *, context_turns: int = 1, bad_rows: BadRows | No
         yield from record.dialogues(context_turns)
 
 
-def read_records(path: Path, bad_rows: BadRows, progress: Progress | None = None) -> Iterator[Record]:
-    """The good rows of one file in its order; raises a DataError when there are none."""
+def read_records(
+    path: Path, bad_rows: BadRows, progress: Progress | None = None, *, empty_responses: bool = False
+) -> Iterator[Record]:
+    """The good rows of one file in its order; raises a DataError when there are none.
+
+    With `empty_responses`, rows in which a response is empty are good too.
+    """
     rows = _csv_rows if _ending(path) == ".csv" else _jsonl_rows
     before, good = bad_rows.count, 0
     try:
         with _open(path) as (stream, raw):
-            for record in rows(stream, path, bad_rows):
+            for record in rows(stream, path, bad_rows, empty_responses):
                 good += 1
                 if progress and good % 1000 == 0:
                     progress(raw.tell())
@@ -52,7 +58,7 @@ def read_records(path: Path, bad_rows: BadRows, progress: Progress | None = None
             (f": line {row['line']}, {row['reason']}" for row in bad_rows.first if row["source"] == str(path)), ""
         )
         why = f"{bad} bad rows{first}" if bad else "the file is empty"
-        raise DataError(f"{path}: expected dialogue rows, found none; {why}")
+        raise DataError(f"{path}: expected dialogue rows, found none; {why}; name a file with {_ROWS}")
 
 
 def is_dialogue_file(path: Path) -> bool:
@@ -65,12 +71,14 @@ def _ending(path: Path) -> str:
     if not path.exists():
         raise DataError(f"{path}: there is no such file; check the path")
     if path.is_dir():
-        raise DataError(f"{path}: expected a file, found a folder")
+        raise DataError(f"{path}: expected a file, found a folder; name a file in it")
     name = path.name.lower().removesuffix(".gz")
     for ending in ENDINGS:
         if name.endswith(ending):
             return ending
-    raise DataError(f"{path}: expected a name ending in {', '.join(ENDINGS)} (or one of these with .gz)")
+    raise DataError(
+        f"{path}: expected a name ending in {', '.join(ENDINGS)} (or one of these with .gz); rename or convert it"
+    )
 
 
 class _open:
@@ -98,7 +106,7 @@ class _Row(msgspec.Struct):
     acts: list[str | None] | None = None
 
 
-def _jsonl_rows(stream: IO[bytes], path: Path, bad_rows: BadRows) -> Iterator[Record]:
+def _jsonl_rows(stream: IO[bytes], path: Path, bad_rows: BadRows, empty: bool) -> Iterator[Record]:
     decode = msgspec.json.Decoder(_Row).decode
     for number, line in enumerate(stream, start=1):
         if number == 1:
@@ -108,7 +116,7 @@ def _jsonl_rows(stream: IO[bytes], path: Path, bad_rows: BadRows) -> Iterator[Re
         try:
             row = decode(line)
             responses = row.responses if row.response is None else [row.response]
-            record = check_record(number, row.context, responses, row.turns, row.acts or ())
+            record = check_record(number, row.context, responses, row.turns, row.acts or (), empty_responses=empty)
         except UnicodeDecodeError:
             bad_rows.add(str(path), number, "invalid UTF-8")
         except msgspec.ValidationError as error:
@@ -121,7 +129,7 @@ def _jsonl_rows(stream: IO[bytes], path: Path, bad_rows: BadRows) -> Iterator[Re
             yield record
 
 
-def _csv_rows(stream: IO[bytes], path: Path, bad_rows: BadRows) -> Iterator[Record]:
+def _csv_rows(stream: IO[bytes], path: Path, bad_rows: BadRows, empty: bool) -> Iterator[Record]:
     # newline="" leaves line ends inside quotes to the csv module; surrogates mark bytes that are not UTF-8.
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
     reader = csv.reader(text, strict=True)  # an unclosed quote is an error, not a very long cell
@@ -132,7 +140,7 @@ def _csv_rows(stream: IO[bytes], path: Path, bad_rows: BadRows) -> Iterator[Reco
             cells = next(reader)
             if not cells:
                 continue
-            record = _csv_record(line, cells, context_at, response_at)
+            record = _csv_record(line, cells, context_at, response_at, empty)
         except StopIteration:
             return
         except csv.Error as error:
@@ -151,13 +159,14 @@ def _csv_columns(header: list[str], path: Path) -> tuple[int, int]:
     return names.index("context"), names.index("response")
 
 
-def _csv_record(line: int, cells: list[str], context_at: int, response_at: int) -> Record:
+def _csv_record(line: int, cells: list[str], context_at: int, response_at: int, empty: bool) -> Record:
     if len(cells) <= max(context_at, response_at):
         raise DataError(f"too few columns: found {len(cells)}")
     context, response = cells[context_at], cells[response_at]
     for name, value in (("context", context), ("response", response)):
         if not value.isascii() and any("\udc80" <= char <= "\udcff" for char in value):
             raise DataError("invalid UTF-8")
-        if value.strip().lower() in _MISSING_IN_CSV:
+        allowed = empty and name == "response" and not value.strip()
+        if value.strip().lower() in _MISSING_IN_CSV and not allowed:
             raise DataError(f"missing value: the {name} is {value!r}")
-    return check_record(line, context, [response], None)
+    return check_record(line, context, [response], None, empty_responses=empty)

@@ -53,8 +53,13 @@ def check_record(
     responses: Sequence[str] | None,
     turns: Sequence[str] | None,
     acts: Sequence[str | None] = (),
+    *,
+    empty_responses: bool = False,
 ) -> Record:
-    """A Record from the fields of a row, or a DataError with the reason why the row is bad."""
+    """A Record from the fields of a row, or a DataError with the reason why the row is bad.
+
+    A row with an empty response is bad, unless the caller allows `empty_responses`.
+    """
     if context is None and turns is not None:
         return _conversation(line, turns)
     if context is None:
@@ -64,7 +69,7 @@ def check_record(
     context_turns = (context,) if isinstance(context, str) else tuple(context)
     if not context_turns or not all(turn.strip() for turn in context_turns):
         raise DataError("empty context")
-    if not responses or not all(response.strip() for response in responses):
+    if not responses or not (empty_responses or all(response.strip() for response in responses)):
         raise DataError("empty response")
     if acts and len(acts) != len(responses):
         raise DataError(f"{len(responses)} responses but {len(acts)} acts")

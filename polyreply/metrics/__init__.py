@@ -9,7 +9,8 @@ print(scores["bleu2_f"], scores["pairwise_bleu"], scores.signature)
 """
 
 from polyreply.metrics.evaluation import evaluate
-from polyreply.metrics.scores import PAPER_NUMBERS, Scores, load_scores
+from polyreply.metrics.score_file import load_scores
+from polyreply.metrics.scores import PAPER_NUMBERS, Scores
 from polyreply.metrics.signature import Signature
 
 __all__ = ["PAPER_NUMBERS", "Scores", "Signature", "evaluate", "load_scores"]

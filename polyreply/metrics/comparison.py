@@ -1,49 +1,21 @@
-"""Several systems side by side: seeds of one system together, each system tested against the baseline."""
+"""Several systems side by side, each of them tested against the baseline."""
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-
-import numpy as np
 
 from polyreply.errors import PolyReplyError
-from polyreply.metrics.scores import LOWER_IS_BETTER, PAPER_NUMBERS, Scores, load_scores
-from polyreply.metrics.significance import TESTS, Difference, Floats, TestName, intervals, paired_test
+from polyreply.metrics.labels import direction
+from polyreply.metrics.scores import PAPER_NUMBERS
+from polyreply.metrics.significance import TESTS, Difference, TestName, intervals, paired_test
+from polyreply.metrics.systems import System
 from polyreply.progress import Notify, silent
 
 SHOWN = (*PAPER_NUMBERS, "identical")
 """The columns of a table: the paper's, and what Pairwise-BLEU hides."""
 DECIMALS = 2
 """As in the paper; numbers that are equal when shown are equally good."""
-
-
-@dataclass(frozen=True)
-class System:
-    """One system with the scores of its seeds."""
-
-    name: str
-    seeds: list[Scores]
-
-    def mean(self, number: str) -> float | None:
-        """The number, averaged over seeds; None where a seed has none."""
-        values = self._values(number)
-        return statistics.fmean(values) if values else None
-
-    def std(self, number: str) -> float | None:
-        """The sample standard deviation over seeds; None for a single one."""
-        values = self._values(number)
-        return statistics.stdev(values) if len(values) > 1 else None
-
-    def columns(self) -> dict[str, Floats]:
-        """Per-context values, averaged over seeds."""
-        names = [name for name in self.seeds[0].per_context if all(name in one.per_context for one in self.seeds)]
-        return {name: np.mean([one.per_context[name] for one in self.seeds], axis=0) for name in names}
-
-    def _values(self, number: str) -> list[float]:
-        values = [one.numbers.get(number) for one in self.seeds]
-        known = [value for value in values if value is not None]
-        return known if len(known) == len(values) else []
+FEW_CONTEXTS = 10
+"""With fewer contexts than this the bootstrap finds more than there is."""
 
 
 @dataclass(frozen=True)
@@ -56,55 +28,63 @@ class Comparison:
     samples: int
     seed: int
     alpha: float
+    columns: tuple[str, ...] = ()
+    """The numbers that were asked for; empty for the usual ones."""
     intervals: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     """95 % interval of each number of each system, over contexts."""
     differences: dict[str, dict[str, Difference]] = field(default_factory=dict)
-    """Each system but the baseline: its numbers less the baseline's. Empty when the contexts differ."""
-    warnings: list[str] = field(default_factory=list)
+    """Each system that is comparable with the baseline, but itself: its numbers less the baseline's."""
+    incomparable: dict[str, str] = field(default_factory=dict)
+    """Why a system cannot be compared with the baseline: neither bold nor tested."""
+    remarks: list[str] = field(default_factory=list)
+    """What else weakens the comparison."""
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The columns of a table for people."""
+        return self.columns or SHOWN
+
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """The numbers of a table for programs: all that there are, unless some were asked for."""
+        return self.columns or tuple(all_numbers(self.systems))
+
+    @property
+    def warnings(self) -> list[str]:
+        """All that a reader has to know before trusting a mark."""
+        return [*self.incomparable.values(), *self.remarks]
+
+    @property
+    def signatures(self) -> dict[str, list[str]]:
+        """Every signature that occurs, with the names of its systems."""
+        found: dict[str, list[str]] = {}
+        for system in self.systems:
+            for text in dict.fromkeys(str(one.signature) for one in system.seeds):
+                found.setdefault(text, []).append(system.name)
+        return found
 
     def best(self, number: str) -> set[str]:
-        """The systems with the best value of a number, as it is shown; none when there is only one system."""
+        """The systems with the best value of a number, as it is shown, among at least two that are comparable."""
         shown = {
-            system.name: round(value, DECIMALS) for system in self.systems if (value := system.mean(number)) is not None
+            system.name: round(value, DECIMALS)
+            for system in self.systems
+            if system.name not in self.incomparable and (value := system.mean(number)) is not None
         }
-        if len(shown) < 2:
+        better = direction(number)
+        if len(shown) < 2 or not better:
             return set()
-        top = min(shown.values()) if number in LOWER_IS_BETTER else max(shown.values())
+        top = better * max(better * value for value in shown.values())
         return {name for name, value in shown.items() if value == top}
 
     def significant(self, system: str, number: str) -> bool:
         """Whether the difference from the baseline is unlikely to be luck."""
         found = self.differences.get(system, {}).get(number)
-        return found is not None and found.p_value < self.alpha
-
-    @property
-    def signatures(self) -> list[str]:
-        """Every signature that occurs, once."""
-        return list(dict.fromkeys(str(one.signature) for system in self.systems for one in system.seeds))
+        return found is not None and found.p_value is not None and found.p_value < self.alpha
 
 
-def read_systems(arguments: Sequence[str]) -> list[System]:
-    """Systems from `FILE` or `NAME=FILE,FILE,…` arguments; what has one name is one system, a file for each seed."""
-    found: dict[str, list[Scores]] = {}
-    seen: set[Path] = set()
-    for argument in arguments:
-        name, files = _name_and_files(argument)
-        for path in files:
-            scores = load_scores(path)
-            if path.resolve() in seen:
-                raise PolyReplyError(f"{path}: expected each score file once, found it twice; leave one out")
-            seen.add(path.resolve())
-            found.setdefault(name or scores.system, []).append(scores)
-    return [System(name, seeds) for name, seeds in found.items()]
-
-
-def _name_and_files(argument: str) -> tuple[str, list[Path]]:
-    """What an argument names; a file that exists is taken as it is, whatever signs its name has."""
-    name, equals, files = argument.partition("=")
-    if not equals or Path(argument).exists():
-        name, files = "", argument
-    parts = [files] if Path(files).exists() else files.split(",")
-    return name, [Path(part) for part in parts]
+def all_numbers(systems: Sequence[System]) -> list[str]:
+    """The names of all numbers that a file of these systems holds, in the order of the files."""
+    return list(dict.fromkeys(name for system in systems for one in system.seeds for name in one.numbers))
 
 
 def compare_systems(
@@ -115,54 +95,83 @@ def compare_systems(
     samples: int = 1000,
     seed: int = 0,
     alpha: float = 0.05,
+    columns: Sequence[str] = (),
     notify: Notify = silent,
 ) -> Comparison:
-    """Tests every system against the baseline (the first one, unless named) on every number of the table."""
-    names = [system.name for system in systems]
+    """Tests every system against the baseline (the first one, unless named) on every number."""
+    numbers, names = all_numbers(systems), [system.name for system in systems]
+    _check_options(names, baseline, test, alpha, columns, numbers)
+    first = systems[names.index(baseline)] if baseline is not None else systems[0]
+    found = Comparison(list(systems), first.name, test, samples, seed, alpha, tuple(dict.fromkeys(columns)))
+    found.incomparable.update({one.name: why for one in systems if (why := _why_incomparable(first, one))})
+    found.remarks.extend(_remarks(found, first))
+    for place, system in enumerate(systems):
+        notify(f"resampling {system.name}", place / len(systems))
+        if len({one.num_contexts for one in system.seeds}) > 1:
+            continue
+        values = system.columns()
+        found.intervals[system.name] = intervals(values, numbers, samples=samples, seed=seed)
+        if system is not first and not {system.name, first.name} & set(found.incomparable):
+            found.differences[system.name] = paired_test(
+                values, first.columns(), numbers, test=test, samples=samples, seed=seed
+            )
+    return found
+
+
+def _check_options(
+    names: Sequence[str], baseline: str | None, test: str, alpha: float, columns: Sequence[str], numbers: Sequence[str]
+) -> None:
     if test not in TESTS:
         raise PolyReplyError(f"test: expected {' or '.join(TESTS)}, found {test!r}; name one of these")
     if not 0 < alpha < 1:
         raise PolyReplyError(f"alpha: expected a level between 0 and 1, found {alpha}; the usual one is 0.05")
     if baseline is not None and baseline not in names:
         raise PolyReplyError(f"baseline: expected one of {', '.join(names)}, found {baseline!r}; name one of these")
-    first = systems[names.index(baseline)] if baseline is not None else systems[0]
-    found = Comparison(list(systems), first.name, test, samples, seed, alpha, warnings=_warnings(systems))
-    paired = _same_contexts(systems)
-    for place, system in enumerate(systems):
-        notify(f"resampling {system.name}", place / len(systems))
-        if _same_contexts([system]):
-            columns = system.columns()
-            found.intervals[system.name] = intervals(columns, SHOWN, samples=samples, seed=seed)
-            if paired and system is not first:
-                found.differences[system.name] = paired_test(
-                    columns, first.columns(), SHOWN, test=test, samples=samples, seed=seed
-                )
-    return found
+    unknown = next((name for name in columns if name not in numbers), None)
+    if unknown is not None:
+        raise PolyReplyError(f"columns: expected some of {', '.join(numbers)}, found {unknown!r}; name some of these")
 
 
-def _same_contexts(systems: Sequence[System]) -> bool:
-    return len({(one.data, one.num_contexts) for system in systems for one in system.seeds}) == 1
-
-
-def _warnings(systems: Sequence[System]) -> list[str]:
-    """What makes these scores incomparable."""
-    warnings = []
-    files = [(system.name, one) for system in systems for one in system.seeds]
-    name, first = files[0]
-    told: set[tuple[str, str]] = set()
-    for other_name, other in files[1:]:
-        differ = "; ".join(first.signature.differences(other.signature))
-        if differ and (other_name, differ) not in told:
-            told.add((other_name, differ))
-            warnings.append(
-                f"the signatures of {name} and {other_name} differ ({differ}): their numbers are not comparable; "
-                "evaluate both in the same way"
-            )
-    if not _same_contexts(systems):
-        warnings.append(
-            "the systems were not scored on the same contexts and references: no significance is computed; evaluate "
-            "all of them on one file"
+def _why_incomparable(first: System, system: System) -> str:
+    """Empty when all seeds of both were scored in the same way on the same contexts."""
+    pairs = [(one, two) for one in first.seeds for two in system.seeds]
+    differ = dict.fromkeys("; ".join(one.signature.differences(two.signature)) for one, two in pairs)
+    told = next((text for text in differ if text), "")
+    both = f"the seeds of {system.name}" if system is first else f"{first.name} and {system.name}"
+    if told:
+        return (
+            f"the signatures of {both} differ ({told}): their numbers are not comparable, {_NO_MARKS}; evaluate "
+            "both in the same way"
         )
-    elif not first.data:
-        warnings.append("nothing says that the systems answered the same contexts: significance assumes it")
-    return warnings
+    if any((one.data, one.num_contexts) != (two.data, two.num_contexts) for one, two in pairs):
+        return (
+            f"{both} were not scored on the same contexts and references: no significance is computed, "
+            f"{_NO_MARKS}; evaluate both on one file"
+        )
+    return ""
+
+
+_NO_MARKS = "no bold and no *"
+
+
+def _remarks(found: Comparison, first: System) -> list[str]:
+    """What weakens the tests that can be made."""
+    if len(found.systems) - len(found.incomparable) < 2:
+        return []
+    remarks, contexts = [], first.seeds[0].num_contexts
+    if contexts < 2:
+        remarks.append("one context says nothing about others: nothing is tested; evaluate more contexts")
+    elif contexts < FEW_CONTEXTS and found.test == "bootstrap":
+        remarks.append(
+            f"with {contexts} contexts the bootstrap finds differences that are none; say --test permutation, or "
+            "evaluate more contexts"
+        )
+    if 1 / (1 + found.samples) >= found.alpha:
+        enough = int(1 / found.alpha) + 1
+        remarks.append(
+            f"with {found.samples} resamples no p-value falls below {found.alpha:g}: nothing can be marked; say "
+            f"--samples {max(1000, enough)}"
+        )
+    if not first.seeds[0].data:
+        remarks.append("nothing says that the systems answered the same contexts: significance assumes it")
+    return remarks

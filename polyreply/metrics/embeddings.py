@@ -49,10 +49,13 @@ def embedding_columns(responses: Texts, references: Texts | None, notify: Notify
 
 
 def _score(said_KD: npt.NDArray[np.float32], gold_RD: npt.NDArray[np.float32]) -> tuple[float, float, float]:
-    """P and R as BLEU has them, with the cosine in BLEU's place, and 1 less the mean cosine of pairs of responses."""
+    """P and R as BLEU has them, with the cosine in BLEU's place, and 1 less the mean cosine of pairs of responses.
+
+    A best cosine below 0 counts 0 in P and R, as no common word does in BLEU: F is a mean of numbers from 0 to 1.
+    """
     precision = recall = diverse = float("nan")
     if len(gold_RD):
-        cosine_KR = said_KD @ gold_RD.T
+        cosine_KR = np.maximum(said_KD @ gold_RD.T, 0)
         precision, recall = float(cosine_KR.max(1).mean()), float(cosine_KR.max(0).mean())
     k = len(said_KD)
     if k > 1:

@@ -21,8 +21,8 @@ from polyreply.progress import Notify, silent
 
 Texts = Sequence[Sequence[str]]
 
-_BLOCK_CONTEXTS, _BLOCK_CELLS = 256, 1 << 18
-"""A block ends before it has more contexts, or more pairs of sentences in them."""
+_BLOCK_CONTEXTS, _BLOCK_CELLS, _BLOCK_CHARACTERS = 256, 1 << 18, 1 << 18
+"""A block ends before it has more contexts, more pairs of sentences or more text, however many tokens that is."""
 
 
 def evaluate(
@@ -84,8 +84,8 @@ def check_texts(responses: Texts, references: Texts | None, variable_k: bool) ->
         )
     for kind, rows in (("response", responses), ("reference", references or ())):
         for row, texts in enumerate(rows, start=1):
-            if isinstance(texts, str) or not texts:
-                found = "a text" if texts else "none"
+            found = _what_is_wrong(texts)
+            if found:
                 raise DataError(f"row {row}: expected a list of at least one {kind}, found {found}; fix the row")
     k = len(responses[0])
     other = next((row for row, texts in enumerate(responses, start=1) if len(texts) != k), None)
@@ -96,15 +96,28 @@ def check_texts(responses: Texts, references: Texts | None, variable_k: bool) ->
         )
 
 
+def _what_is_wrong(texts: object) -> str:
+    """What stands in the place of a list of texts; empty when it is one."""
+    if not isinstance(texts, Sequence) or isinstance(texts, str | bytes):
+        return "a text" if isinstance(texts, str) and texts else "none" if not texts else repr(texts)[:40]
+    if not texts:
+        return "none"
+    other = next((text for text in texts if not isinstance(text, str)), "")
+    return "" if isinstance(other, str) else f"{repr(other)[:40]} among the texts"
+
+
 def _blocks(responses: Texts, references: Texts) -> Iterator[tuple[int, int]]:
     """Where blocks begin and end; a context of many sentences makes its block short, since slots are padded."""
-    begin = most_responses = most_references = 0
+    begin = most_responses = most_references = characters = 0
     for end, (said, gold) in enumerate(zip(responses, references, strict=True)):
         most_responses, most_references = max(most_responses, len(said)), max(most_references, len(gold))
         cells = (end + 1 - begin) * most_responses * (most_responses + most_references)
-        if end > begin and (cells > _BLOCK_CELLS or end - begin >= _BLOCK_CONTEXTS):
+        own = sum(len(text) for texts in (said, gold) for text in texts)
+        characters += own
+        full = cells > _BLOCK_CELLS or characters > _BLOCK_CHARACTERS or end - begin >= _BLOCK_CONTEXTS
+        if end > begin and full:
             yield begin, end
-            begin, most_responses, most_references = end, len(said), len(gold)
+            begin, most_responses, most_references, characters = end, len(said), len(gold), own
     yield begin, len(responses)
 
 
@@ -159,11 +172,13 @@ _ORDER = [
     *"dist1 dist2 pairwise_bleu identical self_bleu corpus_pairwise_bleu inter_dist1 inter_dist2".split(),
     *"length questions empty repeating".split(),
 ]
+_EMBEDDING_ORDER = [*(f"embedding_{which}" for which in "fpr"), "embedding_diversity"]
 
 
 def _in_order(numbers: dict[str, float | None]) -> dict[str, float | None]:
     """The numbers as a file lists them; those that these inputs do not define are None."""
-    return {name: numbers.get(name) for name in _ORDER} | numbers
+    embedding = [name for name in _EMBEDDING_ORDER if name in numbers]
+    return {name: numbers.get(name) for name in [*_ORDER, *embedding]}
 
 
 def _signature(responses: Texts, references: Texts | None, tokenizer: str, case: str, model: str) -> Signature:

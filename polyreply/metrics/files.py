@@ -4,23 +4,24 @@ Contexts repeat in dialogue corpora, so a context does not say which row is mean
 and the contexts of both files have to be equal there.
 """
 
+import contextlib
 import gzip
+import json
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from polyreply.data.read import read_records
-from polyreply.data.records import BadRows, Record
+from polyreply.data.records import BadRows
 from polyreply.errors import DataError
+from polyreply.metrics.mismatch import describe, show
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ROW = '{"context": "…", "responses": ["…", …]}'
-_EMPTY = "empty response"
-"""The reason for which a dialogue file's reader leaves out a row that can still be scored against."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def read_responses(path: Path) -> list[Row]:
         except msgspec.ValidationError as error:
             raise _unreadable(path, number, f"{str(error)[0].lower()}{str(error)[1:]}") from None
         except msgspec.DecodeError as error:
-            raise _unreadable(path, number, f"not JSON: {error}") from None
+            raise _unreadable(path, number, _why_not_json(line, error)) from None
         if not row.responses:
             raise _unreadable(path, number, "no response")
         rows.append(Row(number, _turns(row.context), tuple(row.responses)))
@@ -90,6 +91,15 @@ def _unreadable(path: Path, line: int, reason: str) -> DataError:
     return DataError(
         f"{path}, line {line}: {reason}; expected a row such as {_ROW}, as `polyreply reply --output` writes it"
     )
+
+
+def _why_not_json(line: bytes, error: msgspec.DecodeError) -> str:
+    """The decoder takes half of a surrogate pair, such as a cut emoji leaves, for the end of the data."""
+    if b"\\ud" in line.lower():
+        with contextlib.suppress(ValueError):
+            json.loads(line)
+            return "half of a surrogate pair, which is no character"
+    return f"not JSON: {error}"
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -121,84 +131,58 @@ def _check_k(path: Path, rows: Sequence[Row], variable_k: bool) -> None:
         )
 
 
-@dataclass
-class _LeftOut(BadRows):
-    """Remembers the lines of every bad row, not only of the first ones."""
-
-    lines: dict[int, str] = field(default_factory=dict)
-
-    def add(self, source: str, line: int, reason: str) -> None:
-        """Notes one bad row."""
-        super().add(source, line, reason)
-        self.lines[line] = reason
-
-
 def _read_references(path: Path, context_turns: int, wanted: int, strict: bool) -> tuple[list[Row], str]:
     """The rows of a dialogue file, and what was left out of it.
 
     `polyreply reply` leaves out rows it cannot use, and so the responses have none for them; a row with an empty
     reference is one of these. Where the responses do have rows for them, empty references are scored against.
     """
-    bad = _LeftOut(strict=strict, advice="fix the row or evaluate without --strict")
-    records = list(read_records(path, bad))
-    rows = list(_rows(records, context_turns))
-    with_empty = [line for line, reason in bad.lines.items() if reason == _EMPTY]
-    if with_empty and len(rows) != wanted:
-        found = [*records, *_reread(path, set(with_empty))]
-        every = list(_rows(sorted(found, key=lambda record: record.line), context_turns))
-        if len(every) == wanted:
-            rows = every
-            bad.lines = {line: reason for line, reason in bad.lines.items() if reason != _EMPTY}
-    return rows, _left_out(path, bad.lines)
+    bad = BadRows(strict=strict, advice="fix the row or evaluate without --strict")
+    rows = [
+        Row(record.line, dialogue.context, dialogue.responses)
+        for record in read_records(path, bad, empty_responses=True)
+        for dialogue in record.dialogues(context_turns)
+    ]
+    first = [(int(row["line"]), str(row["reason"])) for row in bad.first[:1]]
+    if len(rows) != wanted:
+        empty = [row for row in rows if not all(text.strip() for text in row.texts)]
+        for row in empty:
+            bad.add(str(path), row.line, "empty response")
+        first += [(row.line, "empty response") for row in empty[:1]]
+        rows = [row for row in rows if all(text.strip() for text in row.texts)]
+    return rows, _left_out(path, bad.count, *min(first)) if first else ""
 
 
-def _rows(records: Sequence[Record], context_turns: int) -> Iterator[Row]:
-    for record in records:
-        for dialogue in record.dialogues(context_turns):
-            yield Row(record.line, dialogue.context, dialogue.responses)
+def _left_out(path: Path, count: int, line: int, reason: str) -> str:
+    rows = f"1 bad row of {path} was" if count == 1 else f"{count} bad rows of {path} were"
+    return f"{rows} left out; the first: line {line}, {reason}"
 
 
-def _reread(path: Path, wanted: set[int]) -> Iterator[Record]:
-    """The rows on those lines, empty references included."""
-    for number, line in _lines(path):
-        if number in wanted:
-            row = msgspec.json.decode(line)
-            texts = [row["response"]] if row.get("response") is not None else row["responses"]
-            if texts:
-                yield Record(number, _turns(row["context"]), tuple(texts))
-
-
-def _left_out(path: Path, lines: dict[int, str]) -> str:
-    if not lines:
-        return ""
-    line, reason = next(iter(lines.items()))
-    return f"{len(lines)} bad rows of {path} were left out; the first: line {line}, {reason}"
+_REPLY_AGAIN = "reply to that file again, or name the references these responses were made for"
 
 
 def _check_match(responses: Path, said: Sequence[Row], references: Path, gold: Sequence[Row], left_out: str) -> None:
     """Raises unless both files have the same contexts in the same order."""
-    place = next((n for n, (one, two) in enumerate(zip(said, gold, strict=False)) if one.context != two.context), None)
-    if place is None and len(said) == len(gold):
-        return
     hint = f"; {left_out}" if left_out else ""
-    if place is None:
+    place = next((n for n, (one, two) in enumerate(zip(said, gold, strict=False)) if one.context != two.context), None)
+    if place is not None:
+        one, two = said[place], gold[place]
+        seen = describe(two.context, one.context)
         raise DataError(
-            f"{responses}: expected {len(gold)} rows, one for each context of {references}, found {len(said)}; reply "
-            f"to that file again, or name the references these responses were made for{hint}"
+            f"{responses}, line {one.line} (row {place + 1}): expected the context {seen.expected} of {references}, "
+            f"line {two.line}, found {seen.found}; {_fix(said, gold, seen.only)}{hint}"
         )
-    one, two = said[place], gold[place]
-    same = Counter(row.context for row in said) == Counter(row.context for row in gold)
-    fix = (
-        "the contexts are the same in another order: sort one file like the other"
-        if same
-        else "reply to that file again, or name the references these responses were made for"
-    )
-    raise DataError(
-        f"{responses}, line {one.line} (row {place + 1}): expected the context {_shown(two.context)} of {references}, "
-        f"line {two.line}, found {_shown(one.context)}; {fix}{hint}"
-    )
+    if len(said) != len(gold):
+        alone, path = (said[len(gold)], responses) if len(said) > len(gold) else (gold[len(said)], references)
+        raise DataError(
+            f"{responses}: expected {len(gold)} rows, one for each context of {references}, found {len(said)}; the "
+            f"first without a partner is line {alone.line} of {path}, {show(alone.context)}; {_REPLY_AGAIN}{hint}"
+        )
 
 
-def _shown(context: Sequence[str]) -> str:
-    text = " / ".join(context)
-    return repr(text if len(text) <= 60 else text[:59] + "…")
+def _fix(said: Sequence[Row], gold: Sequence[Row], only: str) -> str:
+    if only:
+        return f"they differ only in {only}: write both files alike"
+    if Counter(row.context for row in said) == Counter(row.context for row in gold):
+        return "the contexts are the same in another order: sort one file like the other"
+    return _REPLY_AGAIN

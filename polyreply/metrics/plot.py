@@ -1,23 +1,28 @@
 """Quality against diversity: BLEU2-F over Pairwise-BLEU and over Dist-2, one point for each system."""
 
 import io
-from collections.abc import Iterator, Sequence
-from math import cos, hypot, pi, sin
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from polyreply.errors import MissingExtraError, PolyReplyError
-from polyreply.metrics.comparison import Comparison, System
-from polyreply.metrics.scores import write_atomically
+from polyreply.metrics.comparison import Comparison
+from polyreply.metrics.plot_fonts import families
+from polyreply.metrics.plot_names import Spot, write_names
+from polyreply.metrics.systems import System
 
 QUALITY = ("bleu2_f", "BLEU2-F (higher is better)")
 PANELS = (
-    ("pairwise_bleu", "Pairwise-BLEU (lower is more diverse; reversed axis)"),
-    ("dist2", "Dist-2 (higher is more diverse)"),
+    ("pairwise_bleu", "Pairwise-BLEU (lower is more diverse; reversed axis)", "no pairs"),
+    ("dist2", "Dist-2 (higher is more diverse)", "no Dist-2"),
 )
+"""The number of a panel, the name of its axis, and what is said of a system without it."""
 ENDINGS = (".png", ".svg", ".pdf")
 _COLOURS = ("#1f4e9c", "#c8441b", "#00795a", "#8d3f8f", "#8a5a00", "#007a8c", "#333333")  # dark enough for names
 _MARKERS = "osD^vPX*p"
+_MOST_ABSENT = 4
+"""How many systems that a panel lacks are named in it."""
 
 
 def check_plot(path: Path) -> None:
@@ -30,33 +35,40 @@ def check_plot(path: Path) -> None:
         raise MissingExtraError("matplotlib", "demo", "a plot") from None
 
 
-def plot(comparison: Comparison, path: Path, *, overwrite: bool = False) -> None:
-    """Draws both panels into a file; bars are 95 % intervals over contexts, small points are seeds."""
+def draw(comparison: Comparison, ending: str) -> bytes:
+    """The picture as a file of that ending; bars are 95 % intervals over contexts, small points are seeds."""
+    figure = draw_figure(comparison)
+    stream = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # `missing_letters` says it in one line
+        figure.savefig(stream, format=ending.removeprefix(".").lower(), dpi=160)
+    return stream.getvalue()
+
+
+def draw_figure(comparison: Comparison) -> Any:
+    """Both panels with everything on them, one y axis for both."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    check_plot(path)
     figure = Figure(figsize=(11, 5), layout="constrained")
     FigureCanvasAgg(figure)
-    drawn = 0
-    for place, (number, label) in enumerate(PANELS):
-        axes = figure.add_subplot(1, 2, place + 1)
-        shown = [(n, one) for n, one in enumerate(comparison.systems) if _point(one, number) is not None]
-        for n, system in shown:
-            _draw_system(axes, comparison, system, number, n)
-        _dress(axes, number, label, first=place == 0)
-        drawn += len(shown)
-    if not drawn:
+    panels = list(zip(figure.subplots(1, 2, sharey=True), PANELS, strict=True))
+    spots = [_draw_systems(axes, comparison, number) for axes, (number, _, _) in panels]
+    if not any(spots):
         raise PolyReplyError(
             "a plot needs BLEU2-F and Pairwise-BLEU or Dist-2, found no system with them; evaluate with --references"
         )
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # names are placed on the axes as they are now
-    for axes, (number, _) in zip(figure.axes, PANELS, strict=True):
-        _label(axes, comparison.systems, number)
-    stream = io.BytesIO()
-    figure.savefig(stream, format=path.suffix[1:].lower(), dpi=160)
-    write_atomically(path, stream.getvalue(), overwrite=overwrite)
+    for axes, (number, title, absent) in panels:
+        _dress(axes, number, title)
+        _name_absent(axes, comparison.systems, number, absent)
+    panels[0][0].set_ylabel(QUALITY[1])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # names are placed on the axes as they are now
+        for (axes, _), names in zip(panels, spots, strict=True):
+            write_names(axes, names)
+    return figure
 
 
 def _point(system: System, number: str) -> tuple[float, float] | None:
@@ -64,30 +76,43 @@ def _point(system: System, number: str) -> tuple[float, float] | None:
     return None if x is None or y is None else (x, y)
 
 
-def _draw_system(axes: Any, comparison: Comparison, system: System, number: str, place: int) -> None:
-    point = _point(system, number)
-    assert point is not None
-    colour, marker = _COLOURS[place % len(_COLOURS)], _MARKERS[place % len(_MARKERS)]
-    found = comparison.intervals.get(system.name, {})
+def _draw_systems(axes: Any, comparison: Comparison, number: str) -> list[Spot]:
+    """Draws a point with its bars and seeds for each system that has the panel's numbers."""
+    spots = []
+    for place, system in enumerate(comparison.systems):
+        point = _point(system, number)
+        if point is not None:
+            bars = comparison.intervals.get(system.name, {})
+            seeds = [(one.numbers[number], one.numbers[QUALITY[0]]) for one in system.seeds]
+            spot = Spot(
+                system.name,
+                point,
+                _COLOURS[place % len(_COLOURS)],
+                (bars.get(number), bars.get(QUALITY[0])),
+                [(x, y) for x, y in seeds if x is not None and y is not None] if len(seeds) > 1 else [],
+            )
+            _draw_spot(axes, spot, _MARKERS[place % len(_MARKERS)])
+            spots.append(spot)
+    return spots
+
+
+def _draw_spot(axes: Any, spot: Spot, marker: str) -> None:
     bars = {
-        f"{axis}err": [[max(0.0, middle - found[name][0])], [max(0.0, found[name][1] - middle)]]
-        for axis, name, middle in (("x", number, point[0]), ("y", QUALITY[0], point[1]))
-        if name in found
+        f"{axis}err": [[max(0.0, middle - bar[0])], [max(0.0, bar[1] - middle)]]
+        for axis, bar, middle in zip("xy", spot.bars, spot.point, strict=True)
+        if bar is not None
     }
-    axes.errorbar(*point, **bars, fmt=marker, color=colour, markersize=8, elinewidth=1, capsize=2, zorder=3)
-    if len(system.seeds) > 1:
-        seeds = [(one.numbers[number], one.numbers[QUALITY[0]]) for one in system.seeds]
-        axes.plot(*zip(*seeds, strict=True), ".", color=colour, alpha=0.45, markersize=5, zorder=2)
+    axes.errorbar(*spot.point, **bars, fmt=marker, color=spot.colour, markersize=8, elinewidth=1, capsize=2, zorder=3)
+    for seed in spot.seeds:
+        axes.plot(*seed, ".", color=spot.colour, alpha=0.45, markersize=5, zorder=2)
 
 
-def _dress(axes: Any, number: str, label: str, *, first: bool) -> None:
+def _dress(axes: Any, number: str, title: str) -> None:
     axes.margins(0.22)
     _trim(axes)
     if number == "pairwise_bleu":
         axes.invert_xaxis()
-    axes.set_xlabel(label)
-    if first:
-        axes.set_ylabel(QUALITY[1])
+    axes.set_xlabel(title)
     axes.grid(color="0.9")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -101,74 +126,26 @@ def _trim(axes: Any) -> None:
         limit(max(low, -room), min(high, 100 + room))
 
 
-def _label(axes: Any, systems: Sequence[System], number: str) -> None:
-    """Writes each name beside its point, where it covers neither another name nor a point, as close as it can."""
-    renderer = axes.figure.canvas.get_renderer()
-    at = {place: axes.transData.transform(point) for place, one in enumerate(systems) if (point := _point(one, number))}
-    points = [_box(x, y, 9) for x, y in at.values()]
-    names = [text.get_window_extent(renderer) for text in axes.texts]
-    for place, point in at.items():
-        choices: list[tuple[float, int, tuple[float, float], Any]] = []
-        for offset in _offsets():
-            text = _write(axes, systems[place].name, point, offset, _COLOURS[place % len(_COLOURS)])
-            box = _text_box(text, renderer)
-            text.remove()
-            hidden = sum(box.overlaps(other) for other in [*points, *names])
-            hidden += _sticks_out(box, axes.get_window_extent(renderer))
-            crossed = _line_crosses(point, box, names)
-            choices.append((10 * hidden + crossed + hypot(*offset) / 40, len(choices), offset, box))
-            if not hidden and not crossed:  # what comes after is farther
-                break
-        _, _, offset, box = min(choices, key=lambda choice: choice[:2])
-        _write(axes, systems[place].name, point, offset, _COLOURS[place % len(_COLOURS)])
-        names.append(box)
+def _name_absent(axes: Any, systems: Sequence[System], number: str, absent: str) -> None:
+    """Says in a corner of the panel which systems are not on it, and why."""
+    without_quality = [one.name for one in systems if one.mean(QUALITY[0]) is None]
+    others = [one.name for one in systems if one.name not in without_quality and one.mean(number) is None]
+    told = [(absent, others), ("no BLEU2-F", without_quality)]
+    lines = [f"{why}: {_few(names)}" for why, names in told if names]
+    if lines:
+        axes.text(
+            0.01,
+            0.01,
+            "\n".join(lines),
+            transform=axes.transAxes,
+            va="bottom",
+            color="0.4",
+            fontsize=9,
+            fontfamily=families([one.name for one in systems]),
+            parse_math=False,
+        )
 
 
-def _line_crosses(point: Any, box: Any, names: Sequence[Any]) -> bool:
-    """Whether the line from a point to its name would run through another name."""
-    x, y = (box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2
-    steps = [(point[0] + (x - point[0]) * t / 20, point[1] + (y - point[1]) * t / 20) for t in range(21)]
-    return any(other.contains(*step) for step in steps for other in names)
-
-
-def _sticks_out(box: Any, of: Any) -> bool:
-    return not (of.x0 <= box.x0 and box.x1 <= of.x1 and of.y0 <= box.y0 and box.y1 <= of.y1)
-
-
-def _text_box(text: Any, renderer: Any) -> Any:
-    """The extent of the words of an annotation, without its line."""
-    from matplotlib.text import Text
-
-    text.update_positions(renderer)
-    return Text.get_window_extent(text, renderer).padded(2)
-
-
-def _write(axes: Any, name: str, at: tuple[float, float], offset: tuple[float, float], colour: str) -> Any:
-    """The name at an offset in pixels from its point, with a line to it when it is not right beside it."""
-    dx, dy = offset
-    scale = 72 / axes.figure.dpi
-    return axes.annotate(
-        name,
-        axes.transData.inverted().transform(at),
-        (dx * scale, dy * scale),
-        textcoords="offset points",
-        fontsize=9,
-        color=colour,
-        ha="left" if dx > 1 else "right" if dx < -1 else "center",
-        va="center" if abs(dx) > 1 else "bottom" if dy > 0 else "top",
-        zorder=4,
-        arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.7, "shrinkB": 5} if abs(dy) > 1 else None,
-    )
-
-
-def _offsets() -> Iterator[tuple[float, float]]:
-    """Places around a point in pixels, the nearest first; right and left before above and below."""
-    for radius in (14, 22, 34, 50, 70, 95, 125):
-        for turn in (0, 1, 1 / 4, -1 / 4, 3 / 4, -3 / 4, 1 / 2, -1 / 2, 1 / 8, -1 / 8, 7 / 8, -7 / 8):
-            yield radius * cos(turn * pi), radius * sin(turn * pi)
-
-
-def _box(x: float, y: float, half: float) -> Any:
-    from matplotlib.transforms import Bbox
-
-    return Bbox.from_extents(x - half, y - half, x + half, y + half)
+def _few(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_ABSENT
+    return ", ".join(names[:_MOST_ABSENT]) + (f" and {more} more" if more > 0 else "")

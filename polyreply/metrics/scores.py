@@ -6,10 +6,10 @@ renamed.
 """
 
 import gzip
-import math
 import os
 import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,9 @@ SCHEMA_VERSION = 1
 PAPER_NUMBERS = (
     "bleu1_f bleu1_p bleu1_r bleu2_f bleu2_p bleu2_r dist1 dist2 pairwise_bleu".split()  # in the paper's order
 )
-LOWER_IS_BETTER = frozenset({"pairwise_bleu", "self_bleu", "corpus_pairwise_bleu", "identical", "empty", "repeating"})
 
 _DECIMALS = 4
 """Of the per-context percentages in a file: far finer than the differences that significance is about."""
-_GZIP_MAGIC = b"\x1f\x8b"
 
 Floats = npt.NDArray[np.float64]
 
@@ -47,7 +45,7 @@ class Scores:
     data: str = ""
     """Digest of all references in their order, equal where systems answered the same contexts."""
     system: str = ""
-    """The system's name; several files with one name are several seeds of it."""
+    """The system's name, if it was given one; several files with one name are several seeds of it."""
     notes: list[str] = field(default_factory=list)
     """What a reader should know before trusting a number."""
 
@@ -80,103 +78,38 @@ def harmonic_mean(precision: float, recall: float) -> float:
 
 
 def check_output(path: Path, overwrite: bool) -> None:
-    """Raises one clear line when a file may not be written there."""
+    """Raises one clear line when a file may not be written there, or its folder neither is there nor can be made."""
     if path.is_dir():
         raise PolyReplyError(f"{path}: expected a file to write, found a folder; name a file in it")
     if path.exists() and not overwrite:
         raise PolyReplyError(f"{path}: the output exists; name another one, or say --overwrite to replace it")
+    above = next(folder for folder in path.absolute().parents if folder.exists())
+    if not above.is_dir():
+        raise PolyReplyError(f"{path}: expected a folder at {above}, found a file; name another place to write to")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise PolyReplyError(f"{path}: expected a folder one may write to, found {above}; name another place")
 
 
 def write_atomically(path: Path, data: bytes, *, overwrite: bool = False) -> None:
     """Puts a file in its place at once, so that nobody ever reads half of it."""
-    check_output(path, overwrite)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(temporary).chmod(0o666 & ~mask)  # mkstemp makes files that only their owner can read
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_together({path: data}, overwrite=overwrite)
 
 
-class _File(msgspec.Struct):
-    schema_version: int
-    signature: str
-    contexts: int
-    per_context: dict[str, list[float | None]]
-    system: str = ""
-    data: str = ""
-    notes: list[str] = []
-
-
-def load_scores(path: Path) -> Scores:
-    """Reads a file that `Scores.save` has written, or a DataError-like line that says what is wrong with it."""
-    if not path.exists():
-        raise PolyReplyError(f"{path}: there is no such file; check the path")
-    if path.is_dir():
-        raise PolyReplyError(f"{path}: expected a score file, found a folder; name a file in it")
-    text = path.read_bytes()
-    try:
-        text = gzip.decompress(text) if text.startswith(_GZIP_MAGIC) else text
-        tree = msgspec.json.decode(text)
-        _check_version(path, tree)
-        return _from_tree(path, tree, msgspec.convert(tree, _File))
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, EOFError, OSError) as error:
-        reason = str(error).split(" - at")[0]
-        raise PolyReplyError(
-            f"{path}: expected a score file as `polyreply evaluate --output` writes it, found something else "
-            f"({reason[:1].lower()}{reason[1:]}); evaluate the responses first"
-        ) from None
-
-
-def _check_version(path: Path, tree: Any) -> None:
-    version = tree.get("schema_version") if isinstance(tree, Mapping) else None
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise PolyReplyError(
-            f"{path} has schema version {version}, and this polyreply reads up to {SCHEMA_VERSION}; upgrade polyreply"
-        )
-
-
-def _from_tree(path: Path, tree: dict[str, Any], checked: _File) -> Scores:
-    per_context = {
-        name: np.array([math.nan if value is None else value for value in column], np.float64)
-        for name, column in checked.per_context.items()
-    }
-    wrong = next((name for name, column in per_context.items() if len(column) != checked.contexts), None)
-    if wrong is not None:
-        raise PolyReplyError(
-            f"{path}: expected {checked.contexts} values of {wrong}, one per context, found {len(per_context[wrong])}; "
-            "evaluate the responses again"
-        )
-    missing = [name for name in PAPER_NUMBERS if name not in tree]
-    if missing or not per_context:
-        lost = ", ".join(missing) or "value for any context"
-        raise PolyReplyError(
-            f"{path}: expected the numbers of a score file, found no {lost}; evaluate the responses again"
-        )
-    numbers = {
-        name: value
-        for name, value in tree.items()
-        if name not in _File.__struct_fields__ and (value is None or isinstance(value, int | float))
-    }
-    signature = _signature(path, checked.signature)
-    return Scores(
-        numbers, per_context, signature, checked.contexts, checked.data, checked.system or _stem(path), checked.notes
-    )
-
-
-def _signature(path: Path, text: str) -> Signature:
-    try:
-        return Signature.parse(text)
-    except PolyReplyError as error:
-        raise PolyReplyError(f"{path}: {error}; evaluate the responses again") from None
-
-
-def _stem(path: Path) -> str:
-    """The name of a system that was given none: its file's, without endings."""
-    return path.name.removesuffix(".gz").removesuffix(".json")
+def write_together(files: Mapping[Path, bytes], *, overwrite: bool = False) -> None:
+    """Puts several files in their places when all of them are written; none when one cannot be."""
+    for path in files:
+        check_output(path, overwrite)
+    mask = os.umask(0)
+    os.umask(mask)
+    with ExitStack() as cleaning:
+        written = []
+        for path, data in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+            cleaning.callback(Path(name).unlink, missing_ok=True)
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(data)
+            Path(name).chmod(0o666 & ~mask)  # mkstemp makes files that only their owner can read
+            written.append((Path(name), path))
+        for temporary, path in written:
+            temporary.replace(path)

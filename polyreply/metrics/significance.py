@@ -29,19 +29,22 @@ _TIE = 1e-9
 
 @dataclass(frozen=True)
 class Difference:
-    """A system's number less the baseline's, its 95 % interval, and how likely luck alone gives one as large."""
+    """A system's number less the baseline's, its 95 % interval, and how likely luck alone gives one as large.
+
+    A single context says nothing about others: then there is neither an interval nor a p-value.
+    """
 
     value: float
-    low: float
-    high: float
-    p_value: float
+    low: float | None = None
+    high: float | None = None
+    p_value: float | None = None
 
 
 def intervals(
     columns: Columns, names: Sequence[str], *, samples: int = 1000, seed: int = 0, level: float = 0.95
 ) -> dict[str, tuple[float, float]]:
-    """Percentile bootstrap interval of each of these numbers that the columns give."""
-    means = _Means(columns, [name for name in names if has_number(columns, name)])
+    """Percentile bootstrap interval of each of these numbers that at least two contexts give."""
+    means = _Means(columns, [name for name in names if count_contexts(name, columns) > 1])
     drawn_BM = np.concatenate([means.of(counts) for counts in _bootstrap(means.num_contexts, samples, seed)])
     low_M, high_M = np.quantile(drawn_BM, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return {name: (float(low_M[m]), float(high_M[m])) for m, name in enumerate(means.names)}
@@ -56,7 +59,10 @@ def paired_test(
     samples: int = 1000,
     seed: int = 0,
 ) -> dict[str, Difference]:
-    """The difference of each number that both have, tested over the contexts, which must be the same in both."""
+    """The difference of each number that both have, tested over the contexts, which must be the same in both.
+
+    With fewer than two contexts that have a number in both, it is not tested.
+    """
     names = [name for name in names if has_number(system, name) and has_number(baseline, name)]
     ours, theirs = _Means(system, names), _Means(baseline, names)
     if ours.num_contexts != theirs.num_contexts:
@@ -72,18 +78,27 @@ def paired_test(
     # Under luck alone the bootstrap's differences would lie around 0 as they lie around what was seen.
     null_BM = drawn_BM - seen_M if test == "bootstrap" else _permuted(ours, theirs, samples, seed)
     p_M = (1 + (abs(null_BM) >= abs(seen_M) - _TIE).sum(0)) / (1 + samples)
-    return {
-        name: Difference(float(seen_M[m]), float(low_M[m]), float(high_M[m]), float(p_M[m]))
-        for m, name in enumerate(names)
-    }
+    found = {}
+    for m, name in enumerate(names):
+        tested = count_contexts(name, system, baseline) > 1
+        sure = (float(low_M[m]), float(high_M[m]), float(p_M[m])) if tested else ()
+        found[name] = Difference(float(seen_M[m]), *sure)
+    return found
 
 
 def has_number(columns: Columns, name: str) -> bool:
     """Whether per-context values give that number."""
-    return all(part in columns and not np.isnan(columns[part]).all() for part in _parts(name))
+    return count_contexts(name, columns) > 0
 
 
-def _parts(name: str) -> list[str]:
+def count_contexts(name: str, *systems: Columns) -> int:
+    """How many contexts have that number in every one of the systems."""
+    parts = [columns.get(part) for columns in systems for part in columns_of(name)]
+    known = [~np.isnan(part) for part in parts if part is not None]
+    return int(np.all(known, axis=0).sum()) if len(known) == len(parts) else 0
+
+
+def columns_of(name: str) -> list[str]:
     """The columns behind a number: F is made of the means of P and R, every other number is a mean itself."""
     return [f"{name[:-2]}_p", f"{name[:-2]}_r"] if name.endswith("_f") else [name]
 
@@ -93,7 +108,7 @@ class _Means:
 
     def __init__(self, columns: Columns, names: Sequence[str]) -> None:
         self.names = list(names)
-        self._parts = list(dict.fromkeys(part for name in names for part in _parts(name)))
+        self._parts = list(dict.fromkeys(part for name in names for part in columns_of(name)))
         self.num_contexts = len(next(iter(columns.values())))
         values_CM = np.array([columns[part] for part in self._parts]).reshape(-1, self.num_contexts).T
         self.known_CM = (~np.isnan(values_CM)).astype(np.float64)
@@ -106,7 +121,7 @@ class _Means:
     def from_sums(self, sums_BM: Floats, known_BM: Floats) -> Floats:
         """The numbers from sums over contexts and from how many contexts went into each."""
         means = dict(zip(self._parts, (sums_BM / np.maximum(known_BM, 1)).T, strict=True))
-        columns = [_harmonic(*(means[part] for part in _parts(name))) for name in self.names]
+        columns = [_harmonic(*(means[part] for part in columns_of(name))) for name in self.names]
         return np.array(columns).reshape(len(columns), len(sums_BM)).T
 
 
