@@ -32,7 +32,7 @@ from polyreply.training.checkpoint import (
     take_over,
 )
 from polyreply.training.em_steps import EMSteps, TrainingError
-from polyreply.training.processes import Processes
+from polyreply.training.processes import ProcessError, Processes
 from polyreply.training.recipe import TrainRecipe
 from polyreply.training.record import StepRecord, ValidationRecord
 from polyreply.training.run_log import RunLog
@@ -273,9 +273,14 @@ def _gentle_interrupt(run: Run) -> Iterator[None]:
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, before[signal.SIGINT])
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before: dict[signal.Signals, Any] = {
+        number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
+    except ProcessError:
+        before[signal.SIGTERM] = signal.SIG_IGN  # a launcher tells us to end: we do, but our message comes first
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -20,12 +20,12 @@ SMALL = [
 ]
 
 
-def write_corpus(folder):
+def write_corpus(folder, rows=90):
     """A data folder with train and valid, in which a context has several responses."""
-    for split, rows in (("train", 90), ("valid", 20)):
+    for split, number in (("train", rows), ("valid", 20)):
         lines = [
             json.dumps({"context": list(dialogue.context), "responses": list(dialogue.responses)})
-            for dialogue in generate(split=split, rows=rows)
+            for dialogue in generate(split=split, rows=number)
         ]
         (folder / f"{split}.jsonl").write_text("\n".join(lines), encoding="utf-8")
     return folder

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import team
 import torch
-from runs import METHODS, SMALL, K, recipe
+from runs import METHODS, SMALL, K, recipe, write_corpus
 from safetensors.torch import load_file
 
 from polyreply.train import Run, train
 from polyreply.training import run_log
 
-EXACT = ["precision=float64", "steps=5", "optimizer.learning_rate=0.02"]
+EXACT = ["precision=float64", "steps=4", "optimizer.learning_rate=0.02", "validation.contexts=0"]
 VARIANTS = {
     "mle": ["method=mle", "model.backbone=mini", "model.mini.dropout=0.0"],
     **{f"{method}, adapters": [f"method={method}"] for method in METHODS},
@@ -22,14 +22,15 @@ VARIANTS = {
         "method=hard-em",
         "model.architecture=multi-decoder",
         "model.num_decoders=6",
-        "optimizer.learning_rate=0.5",
+        "optimizer.learning_rate=0.2",
     ],
-    "a last batch that does not divide": ["method=eqhard-em", "em.e_step_size=60", "steps=6"],
+    "a last batch that does not divide": ["method=eqhard-em", "em.e_step_size=87", "validation.contexts=3"],
+    "a last batch that leaves a process empty": ["method=soft-em", "em.e_step_size=90", "model.prior=learned"],
     "learned prior, shared weights": ["method=soft-em", "model.prior=learned", "em.freeze_shared=false"],
     "an E-step over the corpus": ["method=eqhard-em", "em.e_step_scope=corpus"],
     "clipped": ["method=eqsoft-em", "optimizer.clip_norm=0.01"],
 }
-DROPOUT = ["method=eqhard-em", "steps=4"]
+DROPOUT = ["method=eqhard-em", "steps=3"]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,9 @@ def settings_of(corpus, out, backbone, *more):
 def pairs(corpus, stage1, calm, tmp_path_factory):
     """For each variant the run folder of two processes and that of one."""
     folder = tmp_path_factory.mktemp("pairs")
+    odd = write_corpus(tmp_path_factory.mktemp("odd"), rows=91)
     exact = {name: [*EXACT, *more] for name, more in VARIANTS.items()}
+    exact["a last batch that leaves a process empty"].append(f"data={odd}")
     two = {name: settings_of(corpus, folder / f"two-{i}", calm, *more) for i, (name, more) in enumerate(exact.items())}
     twice = {n: settings_of(corpus, folder / f"dropout-{n}", stage1, *DROPOUT) for n in (1, 2)}
     jobs = [{"settings": settings} for settings in (*two.values(), *twice.values())]
@@ -70,7 +73,7 @@ def test_two_processes_train_what_one_would(name, pairs):
     ours, expected = (load_file(folder / "model" / "model.safetensors") for folder in (two, one))
     assert ours.keys() == expected.keys()
     for weight in expected:
-        torch.testing.assert_close(ours[weight], expected[weight], rtol=1e-7, atol=1e-9)
+        torch.testing.assert_close(ours[weight], expected[weight], rtol=1e-5, atol=1e-7)
     lines = [run_log.read(folder / "log.jsonl") for folder in (two, one)]
     assert [line["step"] for line in lines[0]] == [line["step"] for line in lines[1]]
     np.testing.assert_allclose(*([line.get("loss", 0) for line in log] for log in lines), rtol=1e-5)
@@ -80,8 +83,8 @@ def test_decoders_did_starve_and_a_batch_did_not_divide(pairs):
     for name in ("hard-em with starved decoders", "hard-em with starved full decoders"):
         steps = [line for line in run_log.read(pairs[name][0] / "log.jsonl") if line["kind"] == "step"]
         assert any(0 in line["usage_K"] for line in steps)
-    steps = run_log.read(pairs["a last batch that does not divide"][0] / "log.jsonl")
-    assert any(line.get("samples", 0) % 2 for line in steps)
+    for name, least in (("a last batch that does not divide", 3), ("a last batch that leaves a process empty", 1)):
+        assert least in [line.get("samples") for line in run_log.read(pairs[name][0] / "log.jsonl")]
 
 
 def test_with_dropout_sizes_are_equal_and_runs_repeat(pairs):
@@ -97,7 +100,7 @@ def test_a_run_goes_on_with_another_number_of_processes(before, after, pairs, co
     whole = pairs["eqhard-em, adapters"][1]
     settings = settings_of(corpus, tmp_path / "run", calm, *EXACT, "method=eqhard-em")
     for number, job in (
-        (before, {"settings": [*settings, "steps=3"]}),
+        (before, {"settings": [*settings, "steps=2"]}),
         (after, {"settings": settings, "resume": True}),
     ):
         if number == 1:
@@ -107,7 +110,7 @@ def test_a_run_goes_on_with_another_number_of_processes(before, after, pairs, co
             assert done.returncode == 0, done.stderr[-2000:]
     ours, expected = (load_file(folder / "model" / "model.safetensors") for folder in (tmp_path / "run", whole))
     for weight in expected:
-        torch.testing.assert_close(ours[weight], expected[weight], rtol=1e-7, atol=1e-9)
+        torch.testing.assert_close(ours[weight], expected[weight], rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -4,6 +4,7 @@ Legend: N samples of a step over all processes, n of this one, W processes.
 """
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -116,9 +117,10 @@ class Processes:
             if sent.is_cuda:
                 torch.cuda.synchronize(sent.device)
         except RuntimeError as error:
+            reason = re.sub(r"^\[.*?\] ", "", str(error).splitlines()[0]).partition(". ")[0]
             raise ProcessError(
                 f"process {self.rank} has lost the others: one of the {self.number} has died or cannot be reached "
-                f"({str(error).splitlines()[0]}); see its own message, then go on with --resume"
+                f"({reason}); see its own message, then go on with --resume"
             ) from error
         self.seconds += time.perf_counter() - begin
 
