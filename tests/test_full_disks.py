@@ -1,0 +1,64 @@
+"""A disk that takes no more ends a run with one clear line; what was saved is whole, and the run goes on from it."""
+
+import os
+import resource
+
+import pytest
+from runs import recipe
+
+from polyreply.errors import PolyReplyError
+from polyreply.train import Run, train
+from polyreply.training.view import SilentView
+
+
+class FullAfter(SilentView):
+    """From a step on, no file can grow beyond `size` bytes: the kernel refuses, as it does on a full disk."""
+
+    def __init__(self, step, size):
+        self.step, self.size = step, size
+
+    def update(self, record):
+        if record.step == self.step:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (self.size, resource.RLIM_INFINITY))
+
+
+@pytest.fixture(autouse=True)
+def room_again():
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+@pytest.mark.parametrize("size", [10, 6_000], ids=["the log", "the weights"])
+def test_a_full_disk_is_a_clear_line_and_the_run_goes_on_when_there_is_room(size, corpus, stage1, tmp_path):
+    settings = [f"model.backbone={stage1}", "steps=6", "validation.every=10"]
+    whole = train(recipe(corpus, tmp_path / "whole", *settings))
+    made = recipe(corpus, tmp_path / "run", *settings)
+    with pytest.raises(PolyReplyError, match=r"File too large.*intact.*--resume") as refused:
+        train(made, view=FullAfter(3, size))
+    assert "\n" not in str(refused.value)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    with Run(made, resume=True) as run:
+        assert run.step == 2
+    model = train(made, resume=True)
+    names = ("model.safetensors", "../usage.json", "../log.jsonl")
+    assert all((model / name).read_bytes() == (whole / name).read_bytes() for name in names)
+
+
+def test_a_place_where_nothing_can_be_written_is_a_clear_line(corpus, stage1, polyreply):
+    found = polyreply("train", f"data={corpus}", "out=/proc/run", f"model.backbone={stage1}", "em.e_step_size=30")
+    assert found.returncode == 2 and "/proc/run" in found.stderr and found.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_became_read_only_is_a_clear_line(corpus, stage1, tmp_path):
+    made = recipe(corpus, tmp_path / "run", f"model.backbone={stage1}")
+
+    class Closing(SilentView):
+        def update(self, record):
+            if record.step == 3:
+                (tmp_path / "run" / "checkpoints").chmod(0o555)
+
+    with pytest.raises(PolyReplyError, match=r"Permission denied.*intact.*--resume"):
+        train(made, view=Closing())
+    (tmp_path / "run" / "checkpoints").chmod(0o755)
+    assert train(made, resume=True).is_dir()
