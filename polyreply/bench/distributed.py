@@ -27,7 +27,7 @@ SIZES = {
 }
 
 
-def bench_distributed(notify: Notify, *, samples: int = 160, steps: int = 3, rounds: int = 3) -> dict[str, float]:
+def bench_distributed(notify: Notify, *, samples: int = 320, steps: int = 2, rounds: int = 3) -> dict[str, float]:
     """Ratios and figures by their names in the JSON; medians over rounds in which both numbers of processes run."""
     measured: dict[int, list[dict[str, float]]] = {1: [], 2: []}
     with tempfile.TemporaryDirectory() as scratch:

@@ -164,7 +164,7 @@ def metrics(
 
 @app.command()
 def distributed(
-    samples: Annotated[int, typer.Option("--n", min=10, help="Samples of an EM step, a multiple of 10.")] = 160,
+    samples: Annotated[int, typer.Option("--n", min=10, help="Samples of an EM step, a multiple of 10.")] = 320,
     rounds: Annotated[int, typer.Option(min=1, help="Runs of which the median counts.")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
