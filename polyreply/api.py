@@ -21,6 +21,7 @@ from polyreply.model.config import PolyReplyConfig
 from polyreply.model.loading import quietly
 from polyreply.model.polyreply_model import PolyReplyModel
 from polyreply.model.pretrained import read_config
+from polyreply.model.shipped import SHIPPED, shipped_folder
 
 Context: TypeAlias = str | tuple[str, ...] | Dialogue
 """A message; or several turns, oldest first; or a dialogue, of which the context is taken."""
@@ -57,9 +58,14 @@ class PolyReply:
         device: str | torch.device | None = None,
         dtype: str | torch.dtype | None = None,
     ) -> "PolyReply":
-        """Loads a model folder, or a model of the Hugging Face hub by its name."""
+        """Loads a model folder, a model of the Hugging Face hub by its name, or `shipped`, the package's own.
+
+        Weights keep the type they were saved in, unless `dtype` says otherwise; the shipped ones become float32.
+        """
         if isinstance(dtype, str) and dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
             raise PolyReplyError(f"expected a dtype such as float32 or bfloat16, found {dtype!r}")
+        if folder_or_name == SHIPPED:
+            folder_or_name, dtype = shipped_folder(), dtype or torch.float32
         model = PolyReplyModel.from_pretrained(folder_or_name, dtype=dtype)
         tokenizer = backbone_tokenizer(folder_or_name)
         if tokenizer is None:

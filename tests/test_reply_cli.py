@@ -14,11 +14,12 @@ import pytest
 from pair import SENTENCES, pair
 
 from polyreply.api import PolyReply
-from polyreply.cli import main, reply_file
+from polyreply.cli import main
 from polyreply.cli.reply import chat
-from polyreply.cli.reply_file import Job, reply_to_file
-from polyreply.cli.reply_parts import Parts, batch_line, part_path, part_paths
 from polyreply.errors import PolyReplyError
+from polyreply.responses import job as reply_job
+from polyreply.responses.job import Job, reply_to_file
+from polyreply.responses.parts import Parts, batch_line, part_path, part_paths
 
 MESSAGE = SENTENCES[0]
 
@@ -336,6 +337,6 @@ def test_the_input_is_never_the_output(tmp_path, dialogues):
 
 def test_batches_of_one_seed_draw_different_numbers(model, dialogues):
     path, _ = dialogues
-    [first, *_] = reply_file.read_dialogues(path)
-    drawn = [reply_file._rows(model, [first], SAMPLED, number) for number in (0, 0, 1)]
+    [first, *_] = reply_job.read_dialogues(path)
+    drawn = [reply_job._rows(model, [first], SAMPLED, number) for number in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]

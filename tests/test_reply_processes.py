@@ -15,10 +15,10 @@ from pair import SENTENCES, pair
 from polyreply.api import PolyReply
 from polyreply.cli import main
 from polyreply.cli.reply import reply
-from polyreply.cli.reply_file import Job, reply_to_file
-from polyreply.cli.reply_parts import open_part, part_path, part_paths
-from polyreply.cli.reply_team import Team, gathered
 from polyreply.errors import PolyReplyError
+from polyreply.responses.job import Job, reply_to_file
+from polyreply.responses.parts import open_part, part_path, part_paths
+from polyreply.responses.team import Team, gathered
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polyreply.cli.reply_team import Team, gathered, team_size
 from polyreply.errors import PolyReplyError
 from polyreply.progress import Notify, silent
+from polyreply.responses.team import Team, gathered, team_size
 
 if TYPE_CHECKING:
     from polyreply.api import PolyReply, Reply
-    from polyreply.cli.reply_file import Job
+    from polyreply.responses.job import Job
 
 _HELLO = "A chat: the most likely reply becomes the model's turn. /new begins anew, /quit leaves."
 
@@ -27,7 +27,7 @@ def reply(
             metavar="TEXT", help="Messages; without any, lines of standard input, or a chat when that is a terminal."
         ),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="A model folder, or a name on the Hugging Face hub.")] = None,
+    model: Annotated[str, typer.Option(help="A model folder, a name on the Hugging Face hub, or shipped.")] = "shipped",
     decode: Annotated[str, typer.Option(help="decoders, beam, nucleus or diverse-beam.")] = "decoders",
     k: Annotated[int | None, typer.Option("-k", help="Replies for each message: all decoders, or 10.")] = None,
     m: Annotated[int | None, typer.Option("-m", help="Show only so many of them, the most diverse.")] = None,
@@ -55,8 +55,8 @@ def reply(
 
     \b
     Examples:
-      polyreply reply "I finally passed my driving test!" --model runs/demo/model
-      polyreply reply --model runs/demo/model
+      polyreply reply "I finally passed my driving test!"
+      polyreply reply
       cat messages.txt | polyreply reply --model runs/demo/model --json
       polyreply reply -i data/valid.jsonl.gz -o responses.jsonl --model runs/demo/model
       torchrun --nproc-per-node 2 -m polyreply reply -i data/valid.jsonl.gz -o responses.jsonl --model runs/demo/model
@@ -150,7 +150,7 @@ def _job(
         raise PolyReplyError("--input and --output go together: name the dialogue file and the file to write")
     if texts:
         raise PolyReplyError("expected messages or --input, found both; leave out one of them")
-    from polyreply.cli.reply_file import Job
+    from polyreply.responses.job import Job
 
     job = Job(input, output, options, context_turns, batch_size, overwrite)
     job.check()
@@ -177,8 +177,8 @@ def _load(name: str, device: str, dtype: str | None, team: Team | None = None) -
 
 def _reply_to_file(model: "PolyReply", job: "Job", name: str, as_json: bool, team: Team) -> None:
     from polyreply.cli.display import print_json
-    from polyreply.cli.reply_file import reply_to_file
     from polyreply.data.records import BadRows
+    from polyreply.responses.job import reply_to_file
 
     bad_rows = BadRows()
     with _progress(team) as notify:
@@ -203,7 +203,7 @@ def _print_replies(
     """Batch by batch, as the messages come."""
     import json
 
-    from polyreply.cli.reply_file import response_row
+    from polyreply.responses.job import response_row
 
     messages, done = iter(texts), 0
     while batch := list(islice(messages, batch_size)):

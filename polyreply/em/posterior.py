@@ -25,6 +25,17 @@ def posterior(nll_NK: ArrayLike, log_prior_NK: ArrayLike) -> Floats:
     return normalise(log_joint(nll_NK, log_prior_NK))
 
 
+def captured(nll_NK: ArrayLike) -> float:
+    """The information captured: (NLL of the uniform mixture − NLL of the best decoder) / log K, a mean over samples.
+
+    From 0, when all decoders are alike, to 1, when each response is explained by one decoder alone.
+    """
+    nll_NK = np.asarray(nll_NK, np.float64)
+    best_N1 = nll_NK.min(1, keepdims=True)
+    log_num_decoders = np.log(nll_NK.shape[1])
+    return float(1 - np.log(np.exp(best_N1 - nll_NK).sum(1)).mean() / log_num_decoders)
+
+
 def log_joint(nll_NK: ArrayLike, log_prior_NK: ArrayLike, ids_N: ArrayLike | None = None) -> Floats:
     """log p(r, z=k|c): the posterior before it is normalised. Tells apart decoders that the posterior rounds to zero.
 

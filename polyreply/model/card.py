@@ -44,6 +44,8 @@ class CardFacts:
     """ISO code of the language it speaks."""
     license: str = ""
     """Identifier of the license of the weights."""
+    limits: str = ""
+    """What it cannot do and should not be used for."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
     """The resolved recipe of the training."""
     scores: Mapping[str, float] = field(default_factory=dict)
@@ -128,6 +130,8 @@ def _origin(facts: CardFacts) -> list[str]:
     blocks = []
     if facts.data:
         blocks += ["## Data", facts.data]
+    if facts.limits:
+        blocks += ["## Limits", facts.limits]
     if facts.recipe:
         text = yaml.safe_dump(dict(facts.recipe), sort_keys=False, allow_unicode=True)
         blocks += ["## Recipe", f"```yaml\n{text}```"]

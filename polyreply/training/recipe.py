@@ -19,7 +19,8 @@ class ModelSettings:
     """What is trained."""
 
     backbone: str = "google-t5/t5-small"
-    """A Hugging Face name, a folder (also stage 1's model), `flan-t5-small-pip`, or `mini`: a T5 from scratch."""
+    """A Hugging Face name, a folder (also stage 1's model), `flan-t5-small-pip`, `shipped` (the package's own model
+    without its adapters), or `mini`: a T5 from scratch."""
     mini: MiniConfig = field(default_factory=MiniConfig)
     """The sizes of `mini`."""
     tokenizer: str | None = None

@@ -16,10 +16,12 @@ from polyreply.data.token_corpus import TokenCorpus
 from polyreply.data.token_report import split_files, texts_of
 from polyreply.data.tokenizer import load_tokenizer, train_tokenizer
 from polyreply.errors import DataError, PolyReplyError
+from polyreply.model.architectures import new_backbone
 from polyreply.model.backbones import build_mini, load_backbone
 from polyreply.model.config import PolyReplyConfig
 from polyreply.model.pretrained import read_config
 from polyreply.model.score import Samples
+from polyreply.model.shipped import SHIPPED
 from polyreply.progress import Notify, silent
 from polyreply.training.processes import Processes
 from polyreply.training.recipe import MINI, TrainRecipe
@@ -101,6 +103,9 @@ def _backbone(recipe: TrainRecipe, train_file: Path) -> tuple[Any, PreTrainedTok
         tokenizer = _tokenizer(recipe, train_file)
         ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
         return build_mini(chosen.mini, len(tokenizer), seed=recipe.seed, **ids), tokenizer, None
+    if name == SHIPPED:
+        loaded = PolyReply.from_pretrained(SHIPPED)
+        return _without_adapters(loaded), loaded.tokenizer, loaded.model.config.format()
     if _is_single_decoder(name):
         if chosen.tokenizer is not None:
             raise PolyReplyError(f"{name} has a tokenizer of its own, from stage 1; leave model.tokenizer out")
@@ -110,6 +115,13 @@ def _backbone(recipe: TrainRecipe, train_file: Path) -> tuple[Any, PreTrainedTok
     if chosen.tokenizer is None and own is None:
         raise PolyReplyError(f"{name} holds no tokenizer; name one with model.tokenizer=…")
     return backbone, own if chosen.tokenizer is None else load_tokenizer(chosen.tokenizer), None  # type: ignore[return-value]
+
+
+def _without_adapters(loaded: PolyReply) -> Any:
+    """The backbone of a K-decoder model as stage 1 left it."""
+    backbone: Any = new_backbone(loaded.model.config)
+    backbone.load_state_dict(loaded.model.backbone.state_dict())
+    return backbone
 
 
 def _tokenizer(recipe: TrainRecipe, train_file: Path) -> PreTrainedTokenizerBase:

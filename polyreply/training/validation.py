@@ -3,7 +3,6 @@
 Legend: N samples, K decoders.
 """
 
-import math
 import time
 from dataclasses import dataclass
 from itertools import islice
@@ -16,7 +15,7 @@ import torch
 from polyreply.data.dialogue import Dialogue
 from polyreply.data.read import read_dialogues
 from polyreply.em.e_step import e_step
-from polyreply.em.posterior import posterior
+from polyreply.em.posterior import captured, posterior
 from polyreply.metrics import PAPER_NUMBERS, evaluate
 from polyreply.model.score import Limits
 from polyreply.training.processes import Processes
@@ -71,11 +70,7 @@ class Validation:
         return ValidationRecord(step, metrics["mixture_nll"], metrics, replies, seconds)
 
     def _likelihood(self) -> dict[str, float]:
-        """NLL per token of the mixture and of each sample's best decoder, and the information captured.
-
-        Captured is (NLL of the mixture − NLL of the best decoder) / log K per response: 0 when decoders are alike, 1
-        when one decoder alone explains each response.
-        """
+        """NLL per token of the mixture and of each sample's best decoder, and the information captured."""
         own = self.sample_ids[self.processes.rank :: self.processes.number]
         samples = self.setup.samples(self.setup.valid, own)  # type: ignore[arg-type]
         with autocast(self.recipe, self.setup.poly.device):
@@ -87,10 +82,8 @@ class Validation:
         mixture_N = -torch.logsumexp(log_prior_NK - nll_NK, 1)
         best_N = nll_NK.min(1).values
         found = {"mixture_nll": float(mixture_N.sum()) / tokens, "best_nll": float(best_N.sum()) / tokens}
-        num_decoders = nll_NK.shape[1]
-        if num_decoders > 1:
-            uniform_N = -torch.logsumexp(-nll_NK, 1) + math.log(num_decoders)
-            found["captured"] = float((uniform_N - best_N).mean()) / math.log(num_decoders)
+        if nll_NK.shape[1] > 1:
+            found["captured"] = captured(nll_NK.numpy())
             found["max_posterior"] = float(posterior(nll_NK.numpy(), log_prior_NK.numpy()).max(1).mean())
         return found
 

@@ -14,13 +14,13 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from polyreply.cli.reply_parts import Parts, Row, batch_line, open_part, part_path, part_paths
-from polyreply.cli.reply_team import Team
 from polyreply.data.dialogue import Dialogue
 from polyreply.data.read import read_dialogues
 from polyreply.data.records import BadRows
 from polyreply.errors import PolyReplyError
 from polyreply.progress import Notify, silent
+from polyreply.responses.parts import Parts, Row, batch_line, open_part, part_path, part_paths
+from polyreply.responses.team import Team
 
 if TYPE_CHECKING:
     from polyreply.api import PolyReply, Reply
