@@ -1,11 +1,13 @@
 """Training runs, one after the other, in this process or by all processes of a launcher: `torchrun team.py JOBS.json`.
 
-A job is {"settings": [...], "resume": bool, "die": [rank, step]}: one process may be killed on the way. The weights of
-every E-step are kept beside the run folder.
+A job is {"settings": [...], "resume": bool, "die": [rank, step], "apart": bool, "full": step}: one process may be
+killed on the way; each may work in a folder of its own; the disk of the main one may become full. The weights of every
+E-step are kept beside the run folder, or the error that ended the run.
 """
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -14,14 +16,44 @@ from pathlib import Path
 import numpy as np
 
 from polyreply.config import load_recipe
+from polyreply.errors import PolyReplyError
 from polyreply.train import train
 from polyreply.training import em_steps
 from polyreply.training.recipe import TrainRecipe
+from polyreply.training.view import SilentView
 
 RANK = int(os.environ.get("RANK", "0"))
 
 
-def run(settings, resume=False, die=()):
+class Told(SilentView):
+    """Prints what it is told; after a step no large file can be written."""
+
+    def __init__(self, full):
+        self.full = full
+
+    def message(self, text):
+        print(text)
+
+    def update(self, record):
+        if record.step == self.full:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, resource.RLIM_INFINITY))
+
+
+def attempt(apart=False, full=None, **job):
+    """A job that may fail: what it says is written beside the run folder."""
+    home = Path.cwd()
+    if apart:
+        os.chdir(f"apart.{RANK}")
+    try:
+        run(view=Told(full), **job)
+    except PolyReplyError as error:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        [out] = [setting.removeprefix("out=") for setting in job["settings"] if setting.startswith("out=")]
+        Path(f"{out}.{RANK}.error").write_text(str(error))
+    os.chdir(home)
+
+
+def run(settings, resume=False, die=(), view=None):
     """Trains; returns the run folder, beside which lie the weights of all E-steps as this process saw them."""
     recipe = load_recipe(TrainRecipe, None, settings)
     original, seen = em_steps.assign, []
@@ -36,7 +68,7 @@ def run(settings, resume=False, die=()):
 
     em_steps.assign = remember
     try:
-        train(recipe, resume=resume)
+        train(recipe, resume=resume, view=view)
     finally:
         em_steps.assign = original
     np.savez(assignments_file(recipe.out, RANK), *seen)
@@ -48,16 +80,16 @@ def assignments_file(out, rank):
     return Path(f"{out}.{rank}.npz")
 
 
-def launch(jobs, folder, number=2):
+def launch(jobs, folder, number=2, may_fail=False):
     """Has `number` processes do the jobs together, as `torchrun` does."""
     path = Path(folder) / "jobs.json"
     path.write_text(json.dumps(jobs))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(number)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command += [__file__, str(path)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+    command += [__file__, str(path), *(["may fail"] if may_fail else [])]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, cwd=folder)
 
 
 if __name__ == "__main__":
     for job in json.loads(Path(sys.argv[1]).read_text()):
-        run(**job)
+        (attempt if sys.argv[2:] else run)(**job)

@@ -1,11 +1,14 @@
 """Two processes train what one would: the same assignments and, in float64 without dropout, the same weights."""
 
 import json
+import shutil
+from datetime import timedelta
 
 import numpy as np
 import pytest
 import team
 import torch
+from accelerate import Accelerator
 from runs import METHODS, SMALL, K, recipe, write_corpus
 from safetensors.torch import load_file
 
@@ -111,6 +114,52 @@ def test_a_run_goes_on_with_another_number_of_processes(before, after, pairs, co
     ours, expected = (load_file(folder / "model" / "model.safetensors") for folder in (tmp_path / "run", whole))
     for weight in expected:
         torch.testing.assert_close(ours[weight], expected[weight], rtol=1e-5, atol=1e-7)
+
+
+def test_processes_that_do_not_see_the_same_files_and_one_whose_disk_is_full_end_with_a_clear_line(
+    corpus, stage1, tmp_path
+):
+    names = ("new", "resumed", "longer", "full")
+    settings = {name: settings_of(corpus, name, stage1) for name in names}
+    folders = [tmp_path / f"apart.{rank}" for rank in range(2)]
+    for folder in folders:
+        folder.mkdir()
+    made = train(recipe(corpus, folders[0] / "resumed", f"model.backbone={stage1}")).parent
+    shutil.copytree(made, folders[1] / "resumed")
+    shutil.rmtree(folders[1] / "resumed" / "checkpoints")
+    for folder in folders:
+        shutil.copytree(made, folder / "longer")
+    jobs = [
+        {"settings": settings["new"], "apart": True},
+        {"settings": settings["resumed"], "apart": True, "resume": True},
+        {"settings": [*settings["longer"], "steps=6"], "apart": True, "resume": True},
+        {"settings": settings["full"], "full": 3},
+    ]
+    done = team.launch(jobs, tmp_path, may_fail=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("training on 2 processes") == 4
+    for name, found in (("new", "run.json"), ("resumed", "digest.json"), ("longer", "best-00000006.safetensors")):
+        said = [(folder / f"{name}.{rank}.error").read_text() for rank, folder in enumerate(folders)]
+        assert said[0] == said[1] and "`out` has to be on a disk that all processes see" in said[0]
+        assert "found in process 1: " in said[0] and found in said[0] and "\n" not in said[0]
+    assert not (folders[0] / "new").exists()
+    said = [(tmp_path / f"full.{rank}.error").read_text() for rank in range(2)]
+    assert "File too large" in said[0] and "--resume" in said[0]
+    assert said[1] == "the main process cannot go on; what it says is the reason"
+
+
+@pytest.mark.parametrize("rank, lines", [(0, 1), (1, 0)])
+def test_a_mistake_that_all_find_is_told_once(rank, lines, polyreply, tmp_path):
+    place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    found = polyreply("train", "data=x", f"out={tmp_path / 'run'}", "stepss=3", env=place)
+    assert found.returncode == 2 and found.stderr.count("\n") == lines
+
+
+def test_processes_wait_for_a_main_one_that_prepares_for_hours(corpus, tmp_path, monkeypatch):
+    given = {}
+    monkeypatch.setattr("polyreply.train.Accelerator", lambda **options: given.update(options) or Accelerator())
+    with Run(recipe(corpus, tmp_path / "run", "method=mle", "model.backbone=mini")):
+        assert [handler.timeout >= timedelta(hours=12) for handler in given["kwargs_handlers"]] == [True]
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -6,8 +6,10 @@ import resource
 import pytest
 from runs import recipe
 
+from polyreply.data.tokenizer import train_tokenizer
 from polyreply.errors import PolyReplyError
 from polyreply.train import Run, train
+from polyreply.training.endings import clear_errors
 from polyreply.training.view import SilentView
 
 
@@ -42,6 +44,28 @@ def test_a_full_disk_is_a_clear_line_and_the_run_goes_on_when_there_is_room(size
     model = train(made, resume=True)
     names = ("model.safetensors", "../usage.json", "../log.jsonl")
     assert all((model / name).read_bytes() == (whole / name).read_bytes() for name in names)
+
+
+@pytest.mark.parametrize("size", [100, 20_000])
+def test_a_disk_that_is_full_when_the_model_is_written_is_a_clear_line(size, corpus, stage1, tmp_path):
+    made = recipe(corpus, tmp_path / "run", f"model.backbone={stage1}")
+    with Run(made) as run:
+        run.loop()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+    with pytest.raises(PolyReplyError, match=r"File too large.*intact.*--resume"):
+        train(made, resume=True)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert not (tmp_path / "run" / "model").exists() and not list((tmp_path / "run").glob("*.tmp"))
+    assert train(made, resume=True).is_dir()
+
+
+def test_a_full_disk_that_the_tokenizer_meets_is_a_clear_line(tmp_path):
+    tokenizer = train_tokenizer(["one sentence", "another one"] * 9, vocab_size=300).backend_tokenizer
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+    with pytest.raises(PolyReplyError, match=r"File too large.*--resume runs/x"), clear_errors("runs/x"):
+        tokenizer.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(KeyError), clear_errors("runs/x"):
+        raise KeyError
 
 
 def test_a_place_where_nothing_can_be_written_is_a_clear_line(corpus, stage1, polyreply):

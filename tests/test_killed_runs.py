@@ -2,6 +2,7 @@
 
 import json
 import random
+from functools import cache
 
 import killed
 import pytest
@@ -18,6 +19,13 @@ RUNS = {
         "optimizer.learning_rate=10",
     ],
     "annealing": ["method=eqsoft-em", "em.final_temperature=0.1", "em.anneal_steps=4"],
+    "stage 1": ["method=mle", "model.backbone=mini"],
+    "an E-step over the corpus, full decoders": [
+        "method=eqsoft-em",
+        "em.e_step_scope=corpus",
+        "model.architecture=multi-decoder",
+    ],
+    "shared weights": ["method=hard-em", "em.freeze_shared=false"],
 }
 SETTINGS = [
     *SMALL,
@@ -27,27 +35,37 @@ SETTINGS = [
     "validation.every=2",
     "checkpoint.every=3",
 ]
+FILES = ("folders.py", "fsync", "rename", "replace")
 PLACES = {  # where a run is killed: how often, and in calls of which files
-    "a checkpoint": (4, ("training/checkpoint.py", "folders.py", "fsync", "rename", "replace")),
-    "a validation": (2, ("training/validation.py", "metrics/", "decoding/")),
-    "an epoch": (4, ("training/em_steps.py", "em/", "model/score.py", "data/batches.py")),
-    "anywhere": (2, ("",)),
+    "a checkpoint": (3, (*FILES, "training/checkpoint", "training/standing.py")),
+    "a validation": (1, ("training/validation.py", "metrics/", "decoding/")),
+    "an epoch": (3, ("training/em_steps.py", "em/", "model/score.py", "data/batches.py")),
+    "anywhere": (1, ("",)),
+    "a step or a checkpoint": (2, (*FILES, "training/", "em/")),
 }
+FIRST, SECOND, *REST = RUNS
+CASES = [(run, place) for run in (FIRST, SECOND) for place in list(PLACES)[:4]]
+CASES += [(run, "a step or a checkpoint") for run in REST]
 
 
-@pytest.fixture(scope="module", params=RUNS)
-def whole(request, corpus, stage1, tmp_path_factory):
-    """The settings of a run, the moments in which it can be killed, and its folder when it is not."""
-    folder = tmp_path_factory.mktemp("whole")
-    settings = [*SETTINGS, f"data={corpus}", f"model.backbone={stage1}", *RUNS[request.param]]
-    assert killed.run(folder, settings, moments=str(folder / "moments.json"))
-    assert len(run_log.read(folder / "run" / "log.jsonl")) < 20  # also the one that could go on for 30 steps
-    return settings, json.loads((folder / "moments.json").read_text()), folder / "run"
+@pytest.fixture(scope="module")
+def whole(corpus, stage1, tmp_path_factory):
+    """Gives the settings of a run, the moments in which it can be killed, and its folder when it is not."""
+
+    @cache
+    def of(name):
+        folder = tmp_path_factory.mktemp("whole")
+        settings = [*SETTINGS, f"data={corpus}", f"model.backbone={stage1}", *RUNS[name]]
+        assert killed.run(folder, settings, moments=str(folder / "moments.json"))
+        assert len(run_log.read(folder / "run" / "log.jsonl")) < 20  # also the one that could go on for 30 steps
+        return settings, json.loads((folder / "moments.json").read_text()), folder / "run"
+
+    return of
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_run_killed_in_the_middle_of(place, whole, tmp_path):
-    settings, moments, expected = whole
+@pytest.mark.parametrize("name, place", CASES)
+def test_a_run_killed_in_the_middle_of(name, place, whole, tmp_path):
+    settings, moments, expected = whole(name)
     times, files = PLACES[place]
     matching = [number for number, name in enumerate(moments) if name.startswith(files)]
     draw = random.Random(place)
@@ -76,4 +94,4 @@ def _files(run):
     ]
     assert steps == list(range(1, len(steps) + 1))
     paths = [*(run / "model" / name for name in names), run / "usage.json", run / "log.jsonl"]
-    return {path.name: path.read_bytes() for path in paths}
+    return {path.name: path.read_bytes() for path in paths if path.exists()}

@@ -1,23 +1,28 @@
 """`polyreply reply --input` in several processes: the same bytes as from one, also after a kill."""
 
+import json
 import multiprocessing
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from itertools import islice
 
 import psutil
 import pytest
 import torch
 from pair import SENTENCES, pair
+from safetensors.torch import load_file, save_file
 
 from polyreply.api import PolyReply
 from polyreply.cli import main
 from polyreply.cli.reply import reply
 from polyreply.errors import PolyReplyError
-from polyreply.responses.job import Job, reply_to_file
-from polyreply.responses.parts import open_part, part_path, part_paths
+from polyreply.responses.job import Job, _rows, _settings, reply_to_file
+from polyreply.responses.parts import batch_line, open_part, part_path, part_paths
 from polyreply.responses.team import Team, gathered
 
 
@@ -163,6 +168,38 @@ def test_a_run_keeps_out_of_the_way_of_one_that_still_writes(tmp_path, model, so
     with open_part(part_path(job.output, 1)), pytest.raises(PolyReplyError, match=r"partial.1: another run is still"):
         reply_to_file(model, job)
     assert reply_to_file(model, job)["rows"] == 3
+
+
+def stop_after_some_batches(model, job, name):
+    """Begins the work, as one whose process ends after two batches."""
+    job.settings.write_text(json.dumps(_settings(job, name)))
+    lines = (batch_line(number, _rows(model, batch, {}, number)) for number, batch in islice(job.batches(), 2))
+    part_path(job.output, 0).write_bytes(b"".join(lines))
+
+
+def test_rows_of_another_model_of_the_same_name_are_not_mixed(tmp_path, folder, model, source):
+    place = shutil.copytree(folder, tmp_path / "model")
+    job = Job(source(20), tmp_path / "out.jsonl", {}, batch_size=4)
+    stop_after_some_batches(model, job, str(place))
+    with pytest.raises(PolyReplyError, match="was begun with dtype None, found bfloat16"):
+        reply_to_file(model, replace(job, dtype="bfloat16"), model_name=str(place))
+    weights = load_file(place / "model.safetensors")
+    save_file({name: tensor + 1 for name, tensor in weights.items()}, place / "model.safetensors")
+    with pytest.raises(PolyReplyError, match="was begun with weights"):
+        reply_to_file(model, job, model_name=str(place))
+    shutil.rmtree(place)
+    shutil.copytree(folder, place)
+    assert reply_to_file(model, job, model_name=str(place))["resumed_after"] == 8
+
+
+def test_ctrl_c_says_that_finished_batches_are_kept(tmp_path, folder, source, monkeypatch, capsys):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("polyreply.responses.job._rows", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        reply(model=str(folder), input=source(3), output=tmp_path / "out.jsonl")
+    assert "finished batches are kept: start the same command again" in capsys.readouterr().err
 
 
 def test_several_processes_need_an_input(monkeypatch):

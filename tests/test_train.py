@@ -1,6 +1,7 @@
 """Every method trains, is saved, loads and replies; a run that is stopped goes on as if it had not been."""
 
 import json
+import os
 import signal
 
 import pytest
@@ -10,12 +11,13 @@ from safetensors.torch import load_file
 
 from polyreply import PolyReply
 from polyreply.bench.prefix import LENGTHS, bench_prefix
+from polyreply.cli.train import train as train_command
 from polyreply.config import load_recipe, save_recipe
 from polyreply.errors import PolyReplyError, RecipeError
 from polyreply.progress import silent
 from polyreply.train import Run, TrainingError, train
 from polyreply.training import run_log
-from polyreply.training.checkpoint import save_frozen
+from polyreply.training.endings import resume_command
 from polyreply.training.recipe import TrainRecipe
 from polyreply.training.record import ValidationRecord
 from polyreply.training.validation import Validation
@@ -122,7 +124,7 @@ def test_a_torn_checkpoint_is_passed_over(corpus, stage1, tmp_path):
     view.message = told.append
     with Run(made, view, resume=True) as run:
         assert run.step == 2
-    assert any("weights.safetensors is not what was written" in line for line in told)
+    assert any("weights.safetensors is not what was written); it is now unusable-step-" in line for line in told)
 
 
 def test_resuming_with_another_recipe_is_refused(corpus, stage1, tmp_path):
@@ -147,7 +149,7 @@ def test_a_folder_in_use_is_not_written_to(corpus, stage1, tmp_path):
 
 def test_two_runs_do_not_share_a_folder(corpus, stage1, tmp_path):
     made = recipe(corpus, tmp_path / "run", f"model.backbone={stage1}")
-    with Run(made), pytest.raises(PolyReplyError, match="another process is training there"):
+    with Run(made), pytest.raises(PolyReplyError, match=rf"another process, {os.getpid()} on .*, is training there"):
         train(made, resume=True)
     train(made, resume=True)  # nothing had been saved yet, so it begins at the beginning
 
@@ -155,7 +157,6 @@ def test_two_runs_do_not_share_a_folder(corpus, stage1, tmp_path):
 def test_a_loss_that_is_no_number_is_an_error_and_the_last_checkpoint_stays(corpus, stage1, tmp_path):
     made = recipe(corpus, tmp_path / "run", f"model.backbone={stage1}", "method=eqrandom-dynamic")
     with Run(made) as run, pytest.raises(PolyReplyError, match=r"NaN|nan|finite"):
-        save_frozen(run.checkpoints, run.steps.weights(trained=False))
         run.save()
         with torch.no_grad():
             next(run.steps.model.decoder_parameters()).fill_(torch.nan)
@@ -223,6 +224,63 @@ def test_ctrl_c_saves_and_says_how_to_go_on(corpus, stage1, tmp_path):
     with Run(made, resume=True) as run:
         assert run.step == 3
     assert [line["step"] for line in steps_of(train(made, resume=True).parent)] == [1, 2, 3, 4]
+
+
+def test_ctrl_c_while_the_model_is_made_says_how_to_go_on(corpus, stage1, tmp_path, monkeypatch):
+    made = recipe(corpus, tmp_path / "run", f"model.backbone={stage1}")
+    original, measured = Validation.measure, []
+
+    def interrupted(self, step):
+        measured.append(step)
+        if len(measured) == 3:  # after those of steps 2 and 4: that of the finished model
+            signal.raise_signal(signal.SIGINT)
+        return original(self, step)
+
+    monkeypatch.setattr(Validation, "measure", interrupted)
+    with pytest.raises(TrainingError, match=r"after step 4.*polyreply train --resume"):
+        train(made)
+    assert not (tmp_path / "run" / "model").exists() and train(made, resume=True).is_dir()
+
+
+@pytest.mark.parametrize("begun, said", [(False, "start the same command again"), (True, "polyreply train --resume")])
+def test_ctrl_c_before_the_first_step_says_how_to_go_on(begun, said, corpus, stage1, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "run"
+    if begun:
+        train(recipe(corpus, out, f"model.backbone={stage1}", "steps=1"))
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("polyreply.train.prepare_run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        if begun:
+            train_command([], resume=out)
+        else:
+            train_command([f"data={corpus}", f"out={out}", f"model.backbone={stage1}"])
+    assert said in capsys.readouterr().err and out.exists() == begun
+
+
+def test_a_run_that_an_alarm_has_stopped_has_done_all_of_its_step(corpus, stage1, tmp_path):
+    alarms = "alarms={grace: 0, patience: 2, synchronous_below: 0.99, window: 2}"
+    settings = [f"model.backbone={stage1}", "method=soft-em", alarms]
+    whole = train(recipe(corpus, tmp_path / "whole", *settings)).parent
+    with pytest.raises(PolyReplyError, match="stopped: synchronous training at step 2"):
+        train(recipe(corpus, tmp_path / "run", *settings, "alarms.stop=true"))
+    train(recipe(corpus, tmp_path / "run", *settings), resume=True)
+    assert (tmp_path / "run" / "log.jsonl").read_bytes() == (whole / "log.jsonl").read_bytes()
+
+
+def test_how_to_go_on_names_the_launcher_if_there_was_one(monkeypatch):
+    assert resume_command("runs/x") == "polyreply train --resume runs/x"
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert resume_command("runs/x") == "torchrun … -m polyreply train --resume runs/x"
+
+
+def test_sharding_is_refused(corpus, tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with pytest.raises(TrainingError, match=r"found ACCELERATE_USE_FSDP=true; .*not supported"):
+        train(recipe(corpus, tmp_path / "run", "model.backbone=mini"))
+    assert not (tmp_path / "run").exists()
 
 
 def test_bench_prefix_says_what_looking_at_beginnings_changes(corpus, stage1, tmp_path):

@@ -1,8 +1,9 @@
 """`polyreply reply`."""
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -71,11 +72,11 @@ def reply(
     }
     options: dict[str, Any] = {"decode": decode, "k": k, "m": m, "seed": seed}
     options |= {name: value for name, value in fields.items() if value is not None}
-    job = _job(texts, input, output, options, context_turns, batch_size, overwrite)
+    job = _job(texts, input, output, options, context_turns, batch_size, overwrite, dtype)
     if model is None:
         raise PolyReplyError("no model is shipped with this version yet; name one with --model")
     if job is not None:
-        with gathered() as team:
+        with _says_how_to_go_on(), gathered() as team:
             loaded = _load(model, team.device(device), dtype, team)
             _reply_to_file(loaded, job, model, as_json, team)
         return
@@ -137,6 +138,7 @@ def _job(
     context_turns: int,
     batch_size: int,
     overwrite: bool,
+    dtype: str | None,
 ) -> "Job | None":
     """The work on files, if that is what was asked for."""
     if input is None and output is None:
@@ -152,9 +154,20 @@ def _job(
         raise PolyReplyError("expected messages or --input, found both; leave out one of them")
     from polyreply.responses.job import Job
 
-    job = Job(input, output, options, context_turns, batch_size, overwrite)
+    job = Job(input, output, options, context_turns, batch_size, overwrite, dtype)
     job.check()
     return job
+
+
+@contextmanager
+def _says_how_to_go_on() -> Iterator[None]:
+    """Ctrl-C loses no finished batch; the main process says so."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if os.environ.get("RANK", "0") == "0":
+            typer.echo("finished batches are kept: start the same command again, and it goes on", err=True)
+        raise
 
 
 def _progress(team: Team) -> AbstractContextManager[Notify]:

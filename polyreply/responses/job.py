@@ -5,6 +5,7 @@ or many do the same: the main one finds out which batches are missing, they are 
 """
 
 import gzip
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from polyreply.data.dialogue import Dialogue
 from polyreply.data.read import read_dialogues
 from polyreply.data.records import BadRows
 from polyreply.errors import PolyReplyError
+from polyreply.model.shipped import SHIPPED, shipped_folder
 from polyreply.progress import Notify, silent
 from polyreply.responses.parts import Parts, Row, batch_line, open_part, part_path, part_paths
 from polyreply.responses.team import Team
@@ -39,6 +41,8 @@ class Job:
     context_turns: int = 1
     batch_size: int = 16
     overwrite: bool = False
+    dtype: str | None = None
+    """The type of the model's weights; None is the one they were saved in."""
 
     @property
     def settings(self) -> Path:
@@ -104,8 +108,7 @@ def reply_to_file(
     """
     job.check()
     team = team or Team()
-    settings = {"model": model_name, "context_turns": job.context_turns, "batch_size": job.batch_size, **job.options}
-    plan = team.from_main(lambda: _plan(job, settings, bad_rows))
+    plan = team.from_main(lambda: _plan(job, _settings(job, model_name), bad_rows))
     with open_part(part_path(job.output, team.rank)) as stream:
         for number, batch in _own(job, plan, team):
             begin = number * job.batch_size
@@ -120,6 +123,24 @@ def reply_to_file(
             notify("putting the rows in order", 1.0)
             _join(job)
     return {"output": str(job.output), "rows": plan.rows, "resumed_after": plan.done}
+
+
+def _settings(job: Job, model_name: str) -> dict[str, Any]:
+    """What decides what the rows say. A file must not hold those of two models, even if both had the same name."""
+    made_by = {"model": model_name, "weights": _model_digest(model_name), "dtype": job.dtype}
+    return {**made_by, "context_turns": job.context_turns, "batch_size": job.batch_size, **job.options}
+
+
+def _model_digest(name: str) -> str | None:
+    """Of all that a model folder says and holds; None for a name on the hub."""
+    folder = shipped_folder() if name == SHIPPED else Path(name)
+    if not (folder / "config.json").is_file():
+        return None
+    found = hashlib.blake2b(digest_size=16)
+    for path in sorted(path for path in folder.iterdir() if path.suffix in (".json", ".safetensors")):
+        with path.open("rb") as stream:
+            found.update(path.name.encode() + hashlib.file_digest(stream, "blake2b").digest())
+    return found.hexdigest()
 
 
 def _own(job: Job, plan: Plan, team: Team) -> Iterator[tuple[int, list[Dialogue]]]:

@@ -1,15 +1,13 @@
-"""Checkpoints: safetensors and JSON, complete or absent, and the latest whole one is found again.
+"""One checkpoint: safetensors and JSON, whole and on disk or not there, and read back only if nothing has changed.
 
-A checkpoint is a folder `step-00000100` with `weights.safetensors` (what is trained), `optimizer.safetensors`,
-`extra.safetensors`, `state.json` (counters, batch stream, prices, alarms) and a digest of all of them. Beside the
-checkpoints lie `frozen.safetensors`, the weights that never change, and `best-00000080.safetensors`, those of the best
-validation.
+It is a folder `step-00000100` with `weights.safetensors` (what is trained), `optimizer.safetensors`,
+`extra.safetensors`, `state.json` (counters, batch stream, prices, alarms) and a digest of all of them. `state.json`
+also says which run it is of, and the digests of the files beside it that it needs.
 """
 
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,13 +22,22 @@ from torch import Tensor
 from polyreply.errors import PolyReplyError
 from polyreply.folders import building
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _FILES = ("weights.safetensors", "optimizer.safetensors", "extra.safetensors", "state.json")
-_FROZEN = "frozen.safetensors"
 
 
 class CheckpointError(PolyReplyError):
     """No checkpoint can be gone on from, or one cannot be written."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a checkpoint is of."""
+
+    run: str
+    """The id of the run."""
+    identity: str
+    """The model's make and the training data."""
 
 
 @dataclass(frozen=True)
@@ -42,79 +49,94 @@ class Checkpoint:
     optimizer: dict[str, Tensor]
     extra: dict[str, Tensor]
     """Further tensors, such as the assignment of a whole epoch."""
-    identity: str
-    """Of the run it belongs to."""
-    best_step: int
-    """Of the best validation so far, or -1."""
+    origin: Origin
+    beside: dict[str, str]
+    """The digests of the files outside its folder that it needs, by their names."""
     state: dict[str, Any]
     """Everything else, ready for JSON."""
 
 
-def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
-    """Writes a checkpoint, has it on disk, then removes all but the latest `keep` and the best weights they name."""
-    target = folder / f"step-{checkpoint.step:08d}"
+def write_checkpoint(target: Path, checkpoint: Checkpoint) -> None:
+    """Writes a checkpoint and has it on disk; whoever looks finds all of it or nothing."""
     with _writing(target):
         with building(target, overwrite=target.exists()) as scratch:
             made = scratch / "out"
             made.mkdir()
             _write(made, checkpoint)
-        _sync(folder)
-    for old in _found(folder)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
-    wanted = {_best(folder, json.loads((path / "state.json").read_bytes())["best_step"]) for path in _found(folder)}
-    for old in set(folder.glob(_best(folder, 0).name.replace("00000000", "*"))) - wanted:
-        old.unlink(missing_ok=True)
-    return target
+        sync(target.parent)
 
 
-def latest_checkpoint(folder: Path, identity: str) -> tuple[Checkpoint | None, list[str]]:
-    """The newest whole checkpoint of a run, and a line for each newer one that is damaged or another run's.
-
-    None if nothing was ever saved: the run was killed before its first checkpoint and has nothing to lose.
-    """
-    unusable: list[str] = []
-    for path in reversed(_found(folder)):
-        try:
-            return _read(path, identity), unusable
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-            unusable.append(f"{path} cannot be used ({error}); looking for the one before it")
-    if unusable:
-        raise CheckpointError(f"expected a whole checkpoint in {folder}, found none: {unusable[0]}; start the run anew")
-    return None, []
-
-
-def save_frozen(folder: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Writes the weights that the run does not change, once."""
-    _save_file(folder / _FROZEN, tensors)
+def read_checkpoint(path: Path, origin: Origin) -> Checkpoint:
+    """Reads a checkpoint; raises a ValueError, a KeyError or an OSError if it is torn or of something else."""
+    digest = json.loads((path / "digest.json").read_text(encoding="utf-8"))
+    for name in _FILES:
+        _check_digest(path / name, digest[name])
+    known = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    if known.pop("schema_version") != SCHEMA_VERSION:
+        raise ValueError(f"it is of another version of polyreply, expected schema version {SCHEMA_VERSION}")
+    found = Origin(**known.pop("origin"))
+    if found.identity != origin.identity:
+        raise ValueError("it belongs to another run: its model or its training data are not these")
+    if found.run != origin.run:
+        raise ValueError(f"it belongs to another run: expected the id {origin.run}, found {found.run}")
+    for name, expected in known["beside"].items():
+        _check_digest(path.parent / name, expected)
+    weights, optimizer, extra = (load_file(path / name) for name in _FILES[:3])
+    return Checkpoint(weights=weights, optimizer=optimizer, extra=extra, origin=found, **known)
 
 
-def load_frozen(folder: Path) -> dict[str, Tensor]:
-    """Those weights again."""
-    return _load_file(folder / _FROZEN)
+def needed_beside(path: Path) -> set[str]:
+    """The names of the files that a checkpoint needs beside it; none if it cannot be read."""
+    try:
+        return set(json.loads((path / "state.json").read_bytes())["beside"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
 
 
-def save_best(folder: Path, weights: Mapping[str, Tensor], step: int) -> None:
-    """Keeps the weights of the best validation so far; the ones before it stay until a checkpoint names these."""
-    _save_file(_best(folder, step), weights)
+def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
+    """Writes one file of tensors, whole and on disk or not there; its digest."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with _writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
+        sync(temporary)
+        digest = _digest(temporary)
+        temporary.replace(path)
+        sync(path.parent)
+    return digest
 
 
-def load_best(folder: Path, step: int) -> dict[str, Tensor]:
-    """Those weights again."""
-    return _load_file(_best(folder, step))
+def load_tensors(path: Path, digest: str) -> dict[str, Tensor]:
+    """What `save_tensors` wrote; one clear line if it is no longer that."""
+    try:
+        _check_digest(path, digest)
+        return load_file(path)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise CheckpointError(
+            f"expected {path} to be whole, found: {error}; put it back, or go on with --resume from the checkpoint "
+            "before it"
+        ) from None
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Removes what a killed run was writing; for the one process that has the run folder."""
-    for path in folder.glob(".*"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def take_over(model: torch.nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copies weights into a model in place, so that everything that shares their memory sees them."""
-    own = dict(model.named_parameters(remove_duplicate=True))
+def take_over(model: torch.nn.Module, tensors: Mapping[str, Tensor], *, trained: bool) -> None:
+    """Copies all trained weights, or all others, into a model in place: what shares their memory sees them."""
+    own = {name: p for name, p in model.named_parameters(remove_duplicate=True) if p.requires_grad == trained}
+    odd = sorted(own.keys() ^ tensors.keys())
+    odd += [name for name in own.keys() & tensors.keys() if own[name].shape != tensors[name].shape]
+    if odd:
+        raise ValueError(f"its weights are not those of this model, such as {odd[0]}")
     with torch.no_grad():
         for name, tensor in tensors.items():
             own[name].copy_(tensor)
+
+
+def sync(path: Path) -> None:
+    """Waits until the disk has a file, or the names in a folder."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 @contextmanager
@@ -133,63 +155,21 @@ def _writing(target: Path) -> Iterator[None]:
 def _write(made: Path, checkpoint: Checkpoint) -> None:
     for name, tensors in zip(_FILES, (checkpoint.weights, checkpoint.optimizer, checkpoint.extra), strict=False):
         save_file({key: tensor.detach().contiguous() for key, tensor in tensors.items()}, made / name)
-    known = {name: getattr(checkpoint, name) for name in ("step", "identity", "best_step", "state")}
-    (made / "state.json").write_text(json.dumps({"schema_version": SCHEMA_VERSION, **known}), encoding="utf-8")
+    known = {name: getattr(checkpoint, name) for name in ("step", "beside", "state")}
+    known |= {"schema_version": SCHEMA_VERSION, "origin": vars(checkpoint.origin)}
+    (made / "state.json").write_text(json.dumps(known), encoding="utf-8")
     digest = {name: _digest(made / name) for name in _FILES}
     (made / "digest.json").write_text(json.dumps(digest), encoding="utf-8")
     for path in made.iterdir():
-        _sync(path)
-    _sync(made)
+        sync(path)
+    sync(made)
 
 
-def _read(path: Path, identity: str) -> Checkpoint:
-    digest = json.loads((path / "digest.json").read_text(encoding="utf-8"))
-    for name in _FILES:
-        if _digest(path / name) != digest[name]:
-            raise ValueError(f"{name} is not what was written")
-    known = json.loads((path / "state.json").read_text(encoding="utf-8"))
-    if known.pop("schema_version") != SCHEMA_VERSION:
-        raise ValueError(f"it is of another version of polyreply, expected schema version {SCHEMA_VERSION}")
-    if known["identity"] != identity:
-        raise ValueError("it belongs to another run: its model or its training data are not these")
-    weights, optimizer, extra = (load_file(path / name) for name in _FILES[:3])
-    return Checkpoint(weights=weights, optimizer=optimizer, extra=extra, **known)
-
-
-def _save_file(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """One file of tensors, whole and on disk or not there."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with _writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
-        _sync(temporary)
-        temporary.replace(path)
-        _sync(path.parent)
-
-
-def _load_file(path: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"expected {path} to be whole, found {error}; start the run anew") from None
-
-
-def _best(folder: Path, step: int) -> Path:
-    return folder / f"best-{step:08d}.safetensors"
-
-
-def _found(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("step-*") if path.is_dir())
+def _check_digest(path: Path, expected: str) -> None:
+    if _digest(path) != expected:
+        raise ValueError(f"{path.name} is not what was written")
 
 
 def _digest(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "blake2b").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

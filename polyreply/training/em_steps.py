@@ -20,8 +20,8 @@ from polyreply.em.bound import UsageBound
 from polyreply.em.e_step import Evidence, e_step
 from polyreply.em.m_step import backward_decoders, backward_prior, token_mass
 from polyreply.em.posterior import LikelihoodError
-from polyreply.errors import PolyReplyError
 from polyreply.model.score import Limits, Samples
+from polyreply.training.endings import TrainingError, resume_command
 from polyreply.training.optimizer import DecoderOptimizer, learning_rate_at
 from polyreply.training.processes import Processes
 from polyreply.training.recipe import TrainRecipe
@@ -29,10 +29,6 @@ from polyreply.training.record import StepRecord
 from polyreply.training.setup import Setup, autocast, sample_stream
 
 _PARTS = ("e-step", "m-step")
-
-
-class TrainingError(PolyReplyError):
-    """A run cannot go on."""
 
 
 class EMSteps:
@@ -98,7 +94,7 @@ class EMSteps:
 
     def load_state_dict(self, step: int, optimizer: dict[str, Tensor], extra: dict[str, Tensor], state: Any) -> None:
         """Goes on from what `tensors` and `state_dict` gave, with the weights already in the model."""
-        self.done, self.corpus = step, extra
+        self.done, self.corpus = step, extra if self.recipe.em.e_step_scope == "corpus" else {}
         self.optimizer.load_state_dict(optimizer)
         self.stream.load_state_dict(state["stream"])
         self.prices_K = None if state["prices_K"] is None else np.array(state["prices_K"])
@@ -202,7 +198,7 @@ class EMSteps:
     def _how_to_go_on(self) -> str:
         return (
             "the last good checkpoint is intact: go on with a lower learning rate or clipped gradients, as in "
-            f"polyreply train --resume {self.recipe.out} --allow-changes optimizer.learning_rate=1e-4 "
+            f"{resume_command(self.recipe.out)} --allow-changes optimizer.learning_rate=1e-4 "
             "optimizer.clip_norm=1.0"
         )
 

@@ -8,10 +8,12 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
 import torch
 from accelerate import Accelerator
+from safetensors import SafetensorError
 from torch import Tensor
 
 from polyreply.errors import PolyReplyError
@@ -23,6 +25,17 @@ _BUCKET = 1 << 24
 
 class ProcessError(PolyReplyError):
     """Another process of the run has failed, so this one cannot go on."""
+
+
+class MainFailedError(ProcessError):
+    """The main process has failed, and says why."""
+
+    def __init__(self) -> None:
+        super().__init__("the main process cannot go on; what it says is the reason")
+
+
+class NotSharedError(PolyReplyError):
+    """Processes do not see the same files; all of them find it out together."""
 
 
 class Processes:
@@ -100,12 +113,34 @@ class Processes:
             except Exception as error:
                 failure = error
         if self.any(failure is not None):
-            raise failure or ProcessError("the main process cannot begin; what it says is the reason")
+            raise failure or MainFailedError
         return made[0] if made else make()
 
     def on_main(self, act: Callable[[], object]) -> None:
         """Does something on the main process alone while the others wait; all end if it fails."""
         self.main_first(lambda: act() if self.is_main else None)
+
+    def from_main(self, make: Callable[[], str]) -> str:
+        """The text that the main process makes, on all; all end if it fails."""
+        own = self.main_first(lambda: make() if self.is_main else "")
+        return self.gather_texts([[own]], self.number)[0][0]
+
+    def all_find(self, look: Callable[[], object], folder: Path) -> None:
+        """Has every process look for what the main one wrote to a folder; if one does not find it, all end alike."""
+        failure: Exception | None = None
+        try:
+            look()
+        except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
+            failure = error
+        reason = "" if failure is None else f"process {self.rank}: {str(failure).partition('; ')[0]}"
+        told = [texts[0] for texts in self.gather_texts([[reason]], self.number)]
+        if told[0]:
+            raise failure if failure is not None and self.is_main else MainFailedError
+        if any(told):
+            raise NotSharedError(
+                f"expected all {self.number} processes to find in {folder} what the main one wrote, found in "
+                f"{next(filter(None, told))}; `out` has to be on a disk that all processes see"
+            )
 
     @contextmanager
     def _together(self, sent: Tensor) -> Iterator[None]:

@@ -39,6 +39,10 @@ class RunLog:
         if self._stream:
             os.fsync(self._stream.fileno())
 
+    def last_step(self) -> int:
+        """The last step that was logged, or 0."""
+        return max((found.get("step") or 0 for _, found in _lines(self.path)), default=0) if self.path.exists() else 0
+
     def cut_after(self, step: int) -> int:
         """Drops everything after a step, so that a resumed run writes no step twice. The last step that is left, or 0.
 

@@ -40,6 +40,7 @@ class Setup:
     def identity(self) -> str:
         """What decides whether a checkpoint is of this run: the model's make and the very data it is trained on."""
         make = {**self.poly.model.config.to_dict(), "data": self.train.path.stem}
+        make["backbone"] = {**make["backbone"], "_name_or_path": ""}  # it may have been moved
         return hashlib.sha256(json.dumps(make, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
     def samples(self, corpus: TokenCorpus, ids: Any) -> Samples:

@@ -48,6 +48,11 @@ class Validation:
         dialogues = _dialogues(setup.valid_file, recipe.validation.contexts, random)
         return Validation(setup, recipe, processes, ids, dialogues)
 
+    @property
+    def measured(self) -> str:
+        """The samples whose likelihood is measured: only if they are the same can two likelihoods be compared."""
+        return f"{len(self.sample_ids)} of {self.setup.valid.path.stem}"  # type: ignore[union-attr]
+
     def measure(self, step: int) -> ValidationRecord:
         """Likelihood, replies and their metrics; dropout is off. Each process does its share, all get the same."""
         begin = time.perf_counter()
