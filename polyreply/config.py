@@ -47,8 +47,14 @@ def check_recipe(recipe: R) -> R:
 
 
 def to_tree(recipe: Any) -> dict[str, Any]:
-    """The resolved recipe as plain nested dictionaries."""
-    return dataclasses.asdict(recipe)
+    """The resolved recipe as plain nested dictionaries and lists."""
+    return {name: _plain(value) for name, value in dataclasses.asdict(recipe).items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def save_recipe(recipe: Any, path: Path) -> None:

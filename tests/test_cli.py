@@ -18,6 +18,7 @@ VERBS = [
     ["evaluate"],
     ["prepare"],
     ["reply"],
+    ["reproduce"],
     ["tokenize"],
     ["train"],
     ["bench"],

@@ -25,6 +25,8 @@ from polyreply.responses.job import Job, _rows, _settings, reply_to_file
 from polyreply.responses.parts import batch_line, open_part, part_path, part_paths
 from polyreply.responses.team import Team, gathered
 
+pytestmark = pytest.mark.xdist_group("reply_processes")  # one worker: what its tests share is dear
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from polyreply.api import PolyReply
@@ -73,11 +74,16 @@ def measure_recovery(model: PolyReply, data: Path, *, pairs: int = 1000, context
 def held_out_evidence(model: PolyReply, data: Path, pairs: int) -> Evidence:
     """NLL and log prior of a random sample of the pairs of a dialogue file, in nats a response, on the CPU."""
     corpus = TokenCorpus.build(data, model.tokenizer, model.model.config.format())
-    chosen = np.random.default_rng(_SEED).permutation(len(corpus))[:pairs]
+    chosen = held_out_ids(len(corpus), pairs)
     batch = collate(corpus, chosen, model.tokenizer.pad_token_id or 0).tensors()
     names = ("context_BS", "context_mask_BS", "response_BT", "response_mask_BT")
     found = e_step(model.model, Samples(*(batch[name].to(model.device) for name in names)))
     return Evidence(found.nll_NK.cpu(), found.log_prior_NK.cpu())
+
+
+def held_out_ids(total: int, pairs: int) -> npt.NDArray[np.int64]:
+    """Which pairs of a file are sampled, and in which order."""
+    return np.random.default_rng(_SEED).permutation(total)[:pairs]
 
 
 def _acts(model: PolyReply, data: Path, contexts: int) -> list[list[str | None]]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from polyreply import __version__
-from polyreply.cli import bench, compare, demo, display, evaluate, prepare, reply, tokenize, train
+from polyreply.cli import bench, compare, demo, display, evaluate, prepare, reply, reproduce, tokenize, train
 from polyreply.errors import PolyReplyError
 
 app = typer.Typer(
@@ -46,6 +46,7 @@ app.command(name="demo")(demo.demo)
 app.command(name="evaluate")(evaluate.evaluate)
 app.command(name="prepare")(prepare.prepare)
 app.command(name="reply")(reply.reply)
+app.command(name="reproduce")(reproduce.reproduce)
 app.command(name="tokenize")(tokenize.tokenize)
 app.command(name="train")(train.train)
 app.add_typer(bench.app, name="bench")

@@ -4,20 +4,22 @@ Stage 1 learns to reply; on it each method trains ten adapters; all are measured
 templates and words that were never seen in training.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from polyreply.analysis.recovery import Recovery, measure_recovery
+from polyreply.analysis.recovery import measure_recovery
 from polyreply.api import PolyReply
-from polyreply.reproduce.workshop import Workshop
+from polyreply.metrics.scores import write_atomically
+from polyreply.reproduce.presets import SmalltalkSettings
+from polyreply.reproduce.workshop import Stage, Work, Workshop
 from polyreply.training.usage import read_usage
 
 CORPUS = "smalltalk-implicit"
 STAGE_1 = {
     "method": "mle",
-    "steps": 2000,
     "model.vocab_size": 3000,
     "model.mini": {"d_model": 128, "d_ff": 512, "num_layers": 2, "num_decoder_layers": 2, "d_kv": 32, "dropout": 0.0},
     "optimizer": {"learning_rate": 3e-3, "schedule": "cosine", "warmup_steps": 100, "clip_norm": 1.0},
@@ -27,8 +29,6 @@ STAGE_1 = {
 """Small, so that all of it takes minutes. The last weights, not the best: held-out NLL is ruled by words that were
 never seen, which a model thinks the less likely the better it knows the others."""
 STAGE_2 = {
-    "steps": 60,
-    "em.e_step_size": 320,
     "optimizer.learning_rate": 3e-3,
     "validation": {"every": 20, "contexts": 0, "keep": "last"},
     "checkpoint.every": 20,
@@ -42,33 +42,89 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 ONE_ADAPTER = {"method": "hard-em", "model.num_decoders": 1}
 """What ten decoders are measured against: one, with as many steps."""
+_FILE = "recovery.json"
+_BATCH_ROWS = 64
 
 
-def recover(workshop: Workshop, methods: Sequence[str] = tuple(METHODS), seeds: Sequence[int] = (0,)) -> dict[str, Any]:
+class Smalltalk:
+    """The stages of the experiments on smalltalk."""
+
+    def __init__(self, workshop: Workshop, sizes: SmalltalkSettings | None = None) -> None:
+        self.workshop, self.sizes = workshop, sizes or SmalltalkSettings()
+        self.data = workshop.preparing(CORPUS)
+
+    def stage_1(self) -> Stage:
+        """The training of the single-decoder model."""
+        settings = {**STAGE_1, "steps": self.sizes.stage_1_steps}
+        work = Work("stage 1, mini 128x2", self.sizes.stage_1_steps * _BATCH_ROWS)
+        needs = [self.data]
+        return self.workshop.training("stage1-smalltalk", self.data.path, "mini", settings, needs=needs, work=work)
+
+    def training(self, name: str, seed: int = 0) -> Stage:
+        """The training of a method."""
+        return self._stage_2(f"{METHODS[name]['method']}-smalltalk", {**METHODS[name], "seed": seed})
+
+    def one_adapter(self) -> Stage:
+        """The training of a single adapter."""
+        return self._stage_2("one-adapter", ONE_ADAPTER)
+
+    def measuring(self, trained: Stage) -> Stage:
+        """What a trained model has found."""
+        made_from = {"model": trained.name, "pairs": self.sizes.pairs, "contexts": self.sizes.contexts}
+        return self.workshop.planned(
+            "recovery", made_from, lambda path: self._measure(trained.path / "model", path), [trained]
+        )
+
+    def measured(self, trained: Stage) -> dict[str, Any]:
+        """The numbers of `measuring`, made if they are missing."""
+        path = self.workshop.make(self.measuring(trained)) / _FILE
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return found
+
+    @property
+    def valid(self) -> Path:
+        """The held-out pairs."""
+        return self.data.path / "valid.jsonl.gz"
+
+    def _stage_2(self, kind: str, settings: Mapping[str, Any]) -> Stage:
+        first, sizes = self.stage_1(), self.sizes
+        given = {**STAGE_2, "steps": sizes.em_steps, "em.e_step_size": sizes.e_step_size, **settings}
+        work = Work("EM, mini 128x2", sizes.em_steps * sizes.e_step_size * int(given.get("model.num_decoders", 10)))
+        return self.workshop.training(kind, self.data.path, first.path / "model", given, needs=[first], work=work)
+
+    def _measure(self, model: Path, path: Path) -> None:
+        sizes = {"pairs": self.sizes.pairs, "contexts": self.sizes.contexts}
+        found = measure_recovery(PolyReply.from_pretrained(model), self.valid, **sizes)
+        write_atomically(path / _FILE, json.dumps(found.to_json()).encode(), overwrite=True)
+
+
+def recovery_stages(smalltalk: Smalltalk, methods: Sequence[str], seeds: Sequence[int]) -> list[Stage]:
+    """What `recover` stands on."""
+    trained = [smalltalk.stage_1(), smalltalk.one_adapter()]
+    trained += [smalltalk.training(name, seed) for name in methods for seed in seeds]
+    return [smalltalk.measuring(stage) for stage in trained]
+
+
+def recover(
+    workshop: Workshop,
+    methods: Sequence[str] = tuple(METHODS),
+    seeds: Sequence[int] = (0,),
+    sizes: SmalltalkSettings | None = None,
+) -> dict[str, Any]:
     """Trains what is missing and measures: for each method what each seed gave, and the NLL of stage 1."""
-    data = workshop.prepared(CORPUS)
-    stage_1 = workshop.trained("stage1-smalltalk", data, "mini", STAGE_1) / "model"
-    plain = _measured(stage_1, data)
-    one = _measured(workshop.trained("one-adapter", data, stage_1, {**STAGE_2, **ONE_ADAPTER}) / "model", data)
-    found: dict[str, list[dict[str, Any]]] = {}
+    smalltalk = Smalltalk(workshop, sizes)
+    plain = smalltalk.measured(smalltalk.stage_1())["best_nll"]
+    one = smalltalk.measured(smalltalk.one_adapter())["best_nll"]
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in methods}
     for name in methods:
-        found[name] = []
         for seed in seeds:
-            settings = {**STAGE_2, **METHODS[name], "seed": seed}
-            run = workshop.trained(f"{settings['method']}-smalltalk", data, stage_1, settings)
-            measured = _measured(run / "model", data)
-            training = read_usage(run / "usage.json")["share"]
-            gain = plain.best_nll - measured.best_nll
-            found[name].append({"seed": seed, "training_usage": training, "gain": gain, **measured.to_json()})
-    return {
-        "stage_1_nll": plain.best_nll,
-        "one_adapter_gain": plain.best_nll - one.best_nll,
-        "methods": found,
-    }
-
-
-def _measured(model: Path, data: Path) -> Recovery:
-    return measure_recovery(PolyReply.from_pretrained(model), data / "valid.jsonl.gz")
+            trained = smalltalk.training(name, seed)
+            measured = smalltalk.measured(trained)
+            share = read_usage(workshop.make(trained) / "usage.json")["share"]
+            found[name].append(
+                {"seed": seed, "training_usage": share, "gain": plain - measured["best_nll"], **measured}
+            )
+    return {"stage_1_nll": plain, "one_adapter_gain": plain - one, "methods": found}
 
 
 def recovery_table(found: Mapping[str, Any]) -> list[list[str]]:

@@ -1,0 +1,187 @@
+"""`polyreply reproduce`."""
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from polyreply.errors import PolyReplyError
+
+if TYPE_CHECKING:
+    from polyreply.reproduce.plan import Plan
+    from polyreply.reproduce.result import Number, Result, Table
+    from polyreply.reproduce.run import Order
+    from polyreply.training.recipe import TrainRecipe
+    from polyreply.training.view import View
+
+_ALL = "all"
+_FIRST_COLUMN = 20
+"""Characters of a name that stay on one line."""
+
+
+def reproduce(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME …] [key=value …]", help="Tables and figures (or all), and settings of the preset."
+        ),
+    ] = None,
+    data: Annotated[
+        str, typer.Option(help="A folder with train, valid and perhaps test, or the name of an embedded corpus.")
+    ] = "chitchat",
+    preset: Annotated[str, typer.Option(help="How large everything is: mini, smoke or paper.")] = "mini",
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for what is kept and for the results.")] = Path(
+        "runs/reproduce"
+    ),
+    select: Annotated[
+        str | None,
+        typer.Option(help="Choose each method's learning rate by mixture_nll or bleu2_f; short for rates.select=…"),
+    ] = None,
+    list_names: Annotated[bool, typer.Option("--list", help="Say what there is, and leave.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and leave.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan or the results as JSON.")] = False,
+) -> None:
+    """Make a table or figure of the paper, from raw data to the rendered result.
+
+    What takes time is kept in OUT/stages: a second run does only what is missing, an interrupted one goes on.
+
+    \b
+    Examples:
+      polyreply reproduce --list
+      polyreply reproduce table-em --data data/dailydialog --out runs/paper
+      polyreply reproduce table-em figure-assignment seeds=[0,1,2] stage_2.steps=400
+      polyreply reproduce all --preset paper --data data/weibo --dry-run
+    """
+    from polyreply.reproduce.catalogue import TITLES
+
+    if list_names:
+        _print_list(TITLES, as_json)
+        return
+    names, overrides = _split(arguments or [])
+    overrides += [f"rates.select={select}"] if select else []
+    from polyreply.reproduce.run import Order, open_lab, plan_for
+
+    order = Order(data, preset, out, tuple(overrides))
+    found = plan_for(open_lab(order, is_plan=True), names)
+    _print_plan(found, order, dry_run and as_json)
+    if not dry_run:
+        _run(names, order, as_json)
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """The names, each once, and the settings."""
+    from polyreply.reproduce.catalogue import TITLES, check_name
+
+    names = [argument for argument in arguments if "=" not in argument]
+    if not names:
+        raise PolyReplyError("expected the name of a table or figure, found none; see `polyreply reproduce --list`")
+    names = list(TITLES) if names == [_ALL] else list(dict.fromkeys(names))
+    for name in names:
+        check_name(name)
+    return names, [argument for argument in arguments if "=" in argument]
+
+
+def _print_list(titles: dict[str, str], as_json: bool) -> None:
+    from polyreply.cli.display import print_json
+
+    if as_json:
+        print_json(titles)
+        return
+    width = max(map(len, titles))
+    for name, title in titles.items():
+        typer.echo(f"{name:<{width}}  {title}")
+
+
+def _print_plan(found: "Plan", order: "Order", as_json: bool) -> None:
+    """For people on standard error, because it comes before the result."""
+    from polyreply.cli.display import print_json
+
+    if as_json:
+        missing = [stage.name for stage in found.missing]
+        print_json({"missing": missing, "made": found.made, "seconds": round(found.seconds)})
+        return
+    typer.echo(f"preset {order.preset} on {order.data}, in {order.out}", err=True)
+    for line in found.lines():
+        typer.echo(line, err=True)
+
+
+def _run(names: list[str], order: "Order", as_json: bool) -> None:
+    from polyreply.cli.display import print_json
+    from polyreply.reproduce.run import open_lab
+    from polyreply.reproduce.run import reproduce as run
+
+    results = {}
+    for name in names:
+        result, files = run(name, order, open_lab(order, notify=_Lines(), show=_show))
+        results[name] = [str(path) for path in files]
+        if not as_json:
+            _print_result(result, files)
+    if as_json:
+        print_json(results)
+
+
+class _Lines:
+    """Tells of progress in plain lines: each stage once, and in long ones every tenth of it."""
+
+    def __init__(self) -> None:
+        self._stage, self._tenth = "", 0
+
+    def __call__(self, stage: str, share: float) -> None:
+        """Told the stage and the share of it that is done."""
+        kind, tenth = stage.partition(",")[0], int(10 * share)
+        if kind != self._stage or tenth > self._tenth:
+            typer.echo(f"… {stage}", err=True)
+        self._stage, self._tenth = kind, tenth
+
+
+def _show(recipe: "TrainRecipe") -> "AbstractContextManager[View]":
+    from polyreply.training.view import TrainingView
+
+    decoders = 0 if recipe.method == "mle" else recipe.num_decoders
+    return TrainingView(recipe.steps, decoders, f"{recipe.method}, seed {recipe.seed}")
+
+
+def _print_result(result: "Result", files: list[Path]) -> None:
+    for table in result.findings.tables:
+        _print_table(table)
+    if result.findings.verdicts:
+        typer.echo("What the paper claims")
+    for one in result.findings.verdicts:
+        paper = f" (the paper: {one.paper})" if one.paper else ""
+        typer.echo(f"  {one.outcome + ':':<14} {one.text}: {one.ours or '–'}{paper}")
+    for line in ("", *result.findings.remarks, "", *(f"  {path}" for path in files)):
+        typer.echo(line)
+
+
+def _print_table(found: "Table") -> None:
+    """A table without lines, as wide as its numbers need; the paper's rows are dim."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from polyreply.reproduce.render import to_the_right
+
+    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="underline")
+    for place, (heading, right) in enumerate(zip(found.headings, to_the_right(found), strict=True)):
+        words = heading.replace("-", "-\n", 1).replace(" pairs", "\npairs") if right else heading
+        longest = max((len(_text(row.cells[place])) for row in found.rows), default=0)
+        least = min(longest, _FIRST_COLUMN) if place == 0 else None
+        justify: Literal["right", "left"] = "right" if right else "left"
+        shown.add_column(escape(words), justify=justify, no_wrap=right, overflow="fold", min_width=least)
+    for row in found.rows:
+        shown.add_row(*(escape(_text(cell)) for cell in row.cells), style="dim" if row.is_paper else "")
+    console = Console()
+    console.width = max(console.width, console.measure(shown, options=console.options.update(width=10_000)).minimum)
+    console.print(f"\n[bold]{escape(found.title)}[/bold]")
+    console.print(shown)
+    for note in found.notes:
+        console.print(escape(note), soft_wrap=True, highlight=False)
+    console.print()
+
+
+def _text(cell: "str | Number") -> str:
+    if isinstance(cell, str):
+        return cell
+    std = "" if cell.std is None else f"\n±{cell.std:.{cell.digits}f}"
+    return cell.text() + ("*" if cell.is_significant else "") + std

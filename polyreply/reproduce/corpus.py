@@ -1,0 +1,156 @@
+"""The data of the experiments: what is trained on, what choices are made by, and what the final numbers come from.
+
+Choices (validation in training, learning rates) see one half of valid, drawn by context. Final numbers come from test
+where there is one, else from the other half of valid, by which nothing was chosen. The folder that trainings are given
+holds neither.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from polyreply.data.dialogue import Dialogue
+from polyreply.data.prepare import PrepareConfig
+from polyreply.data.read import read_dialogues
+from polyreply.data.token_report import split_files
+from polyreply.errors import DataError
+from polyreply.metrics.scores import write_atomically
+from polyreply.metrics.tokenize import TokenizerName
+from polyreply.reproduce.presets import Preset
+from polyreply.reproduce.workshop import Stage, Workshop
+
+_SEED = 5
+_LOOKED_AT = 200
+"""Rows by which the language is recognised."""
+_CHINESE = re.compile(r"[\u4e00-\u9fff]")
+_FINAL, _ABOUT = "final.jsonl", "about.json"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A data folder as the experiments use it."""
+
+    name: str
+    language: Literal["en", "zh"]
+    splits: Stage
+    """What trainings are given: train, and as valid the half for choices."""
+    asked: Stage
+    """The final contexts with their references, and what is known about them."""
+
+    @property
+    def tokenizer(self) -> TokenizerName:
+        """How metrics cut its text into words."""
+        return "characters" if self.language == "zh" else "wordpunct"
+
+    @property
+    def final(self) -> Path:
+        """The contexts and references of the final numbers."""
+        return self.asked.path / _FINAL
+
+    def about(self) -> dict[str, Any]:
+        """`final_split` (test or valid), how many contexts there are, and how many references each has on average."""
+        found: dict[str, Any] = json.loads((self.asked.path / _ABOUT).read_text(encoding="utf-8"))
+        return found
+
+
+def find_corpus(workshop: Workshop, data: str, preset: Preset) -> Corpus:
+    """The corpus behind a name: a folder with train and valid as it is, else what `prepare` makes of that source."""
+    folder, name, needs = Path(data), Path(data).name, list[Stage]()
+    if folder.is_dir():
+        files = _checked(folder)
+        language = preset.language if preset.language != "auto" else _language(files["valid"])
+        digests = {split: _digest(path) for split, path in files.items()}
+    else:
+        language = "zh" if preset.language == "zh" else "en"
+        prepared = workshop.preparing(data, PrepareConfig(language=language))
+        folder, needs, digests = prepared.path, [prepared], {"prepared": prepared.name}
+    origin = {split: digest for split, digest in digests.items() if split != "test"}
+    made_from = {"origin": origin, "seed": _SEED, "selection_share": preset.selection_share}
+    splits = workshop.planned(f"splits-{name}", made_from, lambda path: _split(folder, path, preset), needs)
+    made_from = {"splits": splits.name, "test": digests.get("test"), "contexts": preset.contexts}
+    asked = workshop.planned(f"final-{name}", made_from, lambda path: _ask(folder, path, preset), needs)
+    return Corpus(name, language, splits, asked)
+
+
+def _checked(folder: Path) -> dict[str, Path]:
+    files = split_files(folder)
+    missing = [split for split in ("train", "valid") if split not in files]
+    if missing:
+        raise DataError(
+            f"{folder}: expected train and valid, found no {' and no '.join(missing)}; split the data with "
+            "`polyreply prepare`"
+        )
+    return files
+
+
+def _language(path: Path) -> Literal["en", "zh"]:
+    rows = islice(read_dialogues(path), _LOOKED_AT)
+    text = "".join("".join((*row.context, *row.responses)) for row in rows)
+    letters = sum(char.isalpha() for char in text)
+    return "zh" if len(_CHINESE.findall(text)) > 0.3 * letters else "en"
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
+
+
+def _split(folder: Path, out: Path, preset: Preset) -> None:
+    """Writes what trainings are given; train is a link, because it may be large."""
+    files = _checked(folder)
+    out.mkdir(parents=True, exist_ok=True)
+    link = out / f"train{''.join(files['train'].suffixes)}"
+    link.unlink(missing_ok=True)
+    link.symlink_to(files["train"].resolve())
+    chosen, _ = split_by_context(list(read_dialogues(files["valid"])), preset.selection_share)
+    _write(out / "valid.jsonl", chosen)
+
+
+def _ask(folder: Path, out: Path, preset: Preset) -> None:
+    """Writes the final contexts: of test, else of the half of valid that nothing is chosen by."""
+    files = _checked(folder)
+    split = "test" if "test" in files else "valid"
+    found = list(read_dialogues(files[split]))
+    final = sample(found if split == "test" else split_by_context(found, preset.selection_share)[1], preset.contexts)
+    _write(out / _FINAL, final)
+    references = float(np.mean([len(dialogue.responses) for dialogue in final]))
+    about = {"final_split": split, "contexts": len(final), "references": references}
+    write_atomically(out / _ABOUT, json.dumps(about, indent=2).encode(), overwrite=True)
+
+
+def split_by_context(dialogues: Sequence[Dialogue], share: float) -> tuple[list[Dialogue], list[Dialogue]]:
+    """Two parts without a common context, always the same, each in the order of the input."""
+    contexts = sorted({dialogue.context for dialogue in dialogues}, key=_mixed)
+    if len(contexts) < 2:
+        raise DataError(f"valid: expected two contexts or more, to split them, found {len(contexts)}; add some")
+    number = min(max(1, round(share * len(contexts))), len(contexts) - 1)
+    first = set(contexts[:number])
+    return [one for one in dialogues if one.context in first], [one for one in dialogues if one.context not in first]
+
+
+def sample(dialogues: Sequence[Dialogue], most: int) -> list[Dialogue]:
+    """At most so many dialogues, always the same, in their order."""
+    chosen = np.random.default_rng(_SEED).permutation(len(dialogues))[:most]
+    return [dialogues[place] for place in np.sort(chosen)]
+
+
+def _mixed(context: tuple[str, ...]) -> bytes:
+    """A random order that depends on nothing but the context."""
+    return hashlib.sha256("\x1f".join((str(_SEED), *context)).encode("utf-8", "surrogatepass")).digest()
+
+
+def _write(path: Path, dialogues: Sequence[Dialogue]) -> None:
+    rows = ({"context": _plain(one.context), "responses": list(one.responses)} for one in dialogues)
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    write_atomically(path, lines.encode(), overwrite=True)
+
+
+def _plain(context: tuple[str, ...]) -> str | list[str]:
+    return context[0] if len(context) == 1 else list(context)

@@ -1,0 +1,1 @@
+"""One file for each table and figure: what it needs, and what it makes of it."""

@@ -1,0 +1,84 @@
+"""figure-assignment: how many samples each decoder was trained on, mean ± deviation over samples."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polyreply.reproduce import paper
+from polyreply.reproduce.catalogue import Experiment
+from polyreply.reproduce.claims import Claim, check, within
+from polyreply.reproduce.lab import Lab, Variant
+from polyreply.reproduce.result import Findings, Number, Picture, Row, Table
+from polyreply.reproduce.score_table import starved
+from polyreply.reproduce.variants import EQHARD, HARD, HARD_AUTHORS, SOFT, without_twins
+from polyreply.reproduce.workshop import Stage
+from polyreply.training.plots import plot_assignment
+
+ROWS = (SOFT, HARD, HARD_AUTHORS, EQHARD)
+CLAIMS = (
+    Claim(
+        "Soft-EM trains synchronously: the deviation over samples is near zero (at most 10 % of the equal share)",
+        "Figure 2a",
+        within(SOFT.name, "relative_std", at_most=10),
+    ),
+    Claim(
+        "Hard-EM leaves decoders untrained: at least half are starved, under the authors' initialisation",
+        "Figure 2b",
+        within(HARD_AUTHORS.name, "starved", at_least=50),
+    ),
+    Claim(
+        "EqHard-EM trains all decoders on equally many samples (largest share over the smallest)",
+        "Figure 2c",
+        within(EQHARD.name, "largest_to_smallest", at_most=1.001),
+    ),
+)
+_HEADINGS = ["method", "smallest share, %", "largest share, %", "std over samples, %", "starved decoders, %"]
+
+
+def _variants(lab: Lab) -> list[Variant]:
+    return without_twins(lab, ROWS)
+
+
+def _needs(lab: Lab) -> Sequence[Stage]:
+    return [lab.training(variant, lab.preset.seeds[0]) for variant in _variants(lab)]
+
+
+def _report(lab: Lab, folder: Path) -> Findings:
+    seed = lab.preset.seeds[0]
+    usages = {variant.name: lab.usage(variant, seed) for variant in _variants(lab)}
+    titles = {name.replace(", authors' initialisation", " (authors' init)"): usage for name, usage in usages.items()}
+    plot_assignment(titles, folder / "assignment.png")
+    numbers = {name: _numbers(usage) for name, usage in usages.items()}
+    columns = ("smallest", "largest", "std", "starved")
+    rows = [Row([name, *(Number(found[column]) for column in columns)]) for name, found in numbers.items()]
+    table = Table(
+        "What the decoders were trained on", _HEADINGS, rows, ["starved: less than a tenth of an equal share"]
+    )
+    ours = {HARD_AUTHORS.name: numbers[HARD.name], **numbers}
+    theirs = {**paper.ASSIGNMENT.numbers, HARD_AUTHORS.name: paper.ASSIGNMENT.numbers["Hard-EM"]}
+    caption = f"Assignment of training samples to decoders, mean ± deviation over samples; seed {seed}."
+    return Findings(
+        [table],
+        [Picture("assignment.png", caption)],
+        check(CLAIMS, ours, theirs),
+        ["The paper's picture shows one of ten decoders trained by Hard-EM, and equal shares for the other two."],
+        {name: {**numbers[name], "share": usage["share"]} for name, usage in usages.items()},
+    )
+
+
+def _numbers(usage: dict[str, Any]) -> dict[str, float]:
+    share_K = np.array(usage["share"])
+    std = 100 * float(np.mean(usage["sample_std"] or usage["step_std"]))
+    return {
+        "smallest": 100 * float(share_K.min()),
+        "largest": 100 * float(share_K.max()),
+        "largest_to_smallest": float(share_K.max() / max(share_K.min(), 1e-9)),
+        "std": std,
+        "relative_std": std * len(share_K),
+        "starved": starved(usage["share"]),
+    }
+
+
+EXPERIMENT = Experiment(_needs, _report)

@@ -1,0 +1,154 @@
+"""figure-bound: the theorem. How far the mean posterior of a decoder is from 1/K on samples that were never seen.
+
+On real data two of the theorem's three terms are known. On smalltalk the true posterior is known too, because every
+response has one act: there the whole bound is drawn, with decoders matched to acts.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from polyreply.analysis.bound import BoundCurve, bound_curve, posterior_error
+from polyreply.analysis.recovery import held_out_evidence, held_out_ids
+from polyreply.api import PolyReply
+from polyreply.data.read import read_dialogues
+from polyreply.data.smalltalk import ACTS
+from polyreply.em.posterior import posterior
+from polyreply.metrics.scores import write_atomically
+from polyreply.reproduce.catalogue import Experiment
+from polyreply.reproduce.claims import Claim, check, over, within
+from polyreply.reproduce.lab import Lab
+from polyreply.reproduce.pictures import Line, Panel, draw_lines
+from polyreply.reproduce.recovery import Smalltalk
+from polyreply.reproduce.result import Findings, Number, Picture, Row, Table
+from polyreply.reproduce.variants import EQHARD
+from polyreply.reproduce.workshop import Stage
+
+_FILE, _CURVE = "bound.png", "bound.json"
+_PAIRS = 5000
+"""Most held-out pairs of real data."""
+CLAIMS = (
+    Claim(
+        "The deviation from 1/K falls as data grows (in percent of the samples)",
+        "Theorem 1",
+        over("real data, fewest samples", "real data, all samples", "deviation"),
+    ),
+    Claim(
+        "On smalltalk the bound holds for at least 95 % of the data sets of every size (most that break it, %)",
+        "Theorem 1",
+        within("smalltalk", "violations", at_most=5),
+    ),
+)
+
+
+def _real(lab: Lab) -> Stage:
+    trained, asked = lab.training(EQHARD, lab.preset.seeds[0]), lab.corpus.asked
+    made_from = {"model": trained.name, "data": asked.name, "pairs": _PAIRS}
+    return lab.workshop.planned(
+        "bound", made_from, lambda path: _measure(trained, lab.corpus.final, _PAIRS, path), [trained, asked]
+    )
+
+
+def _smalltalk(lab: Lab) -> Stage:
+    smalltalk = Smalltalk(lab.workshop, lab.preset.smalltalk)
+    trained, pairs = smalltalk.training("EqHard-EM"), lab.preset.smalltalk.pairs
+    made_from = {"model": trained.name, "pairs": pairs, "error_from": "the first half"}
+    return lab.workshop.planned(
+        "bound-smalltalk", made_from, lambda path: _measure(trained, smalltalk.valid, pairs, path, acts=True), [trained]
+    )
+
+
+def _needs(lab: Lab) -> Sequence[Stage]:
+    return [_real(lab), _smalltalk(lab)]
+
+
+def _measure(trained: Stage, data: Path, pairs: int, path: Path, *, acts: bool = False) -> None:
+    evidence = held_out_evidence(PolyReply.from_pretrained(trained.path / "model").to("auto"), data, pairs)
+    posterior_NK = posterior(evidence.nll_NK.numpy(), evidence.log_prior_NK.numpy())
+    error_K = None
+    if acts:
+        act_of = [act for dialogue in read_dialogues(data) for act in dialogue.acts]
+        acts_N = [act_of[place] for place in held_out_ids(len(act_of), pairs)]
+        half = len(acts_N) // 2  # of the same samples, error and deviation could not disagree
+        error_K = posterior_error(posterior_NK[:half], acts_N[:half], ACTS)
+        posterior_NK = posterior_NK[half:]
+    curve = bound_curve(posterior_NK, error_K=error_K)
+    write_atomically(path / _CURVE, json.dumps(asdict(curve)).encode(), overwrite=True)
+
+
+def _report(lab: Lab, folder: Path) -> Findings:
+    stages = {"real data": _real(lab), "smalltalk": _smalltalk(lab)}
+    curves = {name: _load(lab.workshop.make(stage) / _CURVE) for name, stage in stages.items()}
+    draw_lines([_panel(name, curve, lab.corpus.name) for name, curve in curves.items()], folder / _FILE)
+    real, whole = curves["real data"], curves["smalltalk"]
+    numbers = {
+        "real data, fewest samples": {"deviation": 100 * real.deviation[0]},
+        "real data, all samples": {"deviation": 100 * real.deviation[-1]},
+        "smalltalk": {"violations": 100 * max(whole.violations)},
+    }
+    beyond = max(0.0, real.deviation[-1] - real.hoeffding[-1])
+    remark = f"On {lab.corpus.name}, with {real.sizes[-1]} samples, chance explains the whole deviation."
+    if beyond:
+        remark = (
+            f"On {lab.corpus.name}, {beyond:.4f} of the deviation is beyond what chance explains with {real.sizes[-1]} "
+            "samples: the posterior of some decoder is wrong by at least that much on average."
+        )
+    all_numbers: dict[str, Any] = {name: asdict(curve) for name, curve in curves.items()}
+    return Findings(
+        [_table(name, curve) for name, curve in curves.items()],
+        [
+            Picture(
+                _FILE, "Deviation from 1/K on unseen samples (band: up to the 95th percentile) and the theorem's terms."
+            )
+        ],
+        check(CLAIMS, numbers),
+        [remark],
+        all_numbers,
+    )
+
+
+def _load(path: Path) -> BoundCurve:
+    return msgspec.json.decode(path.read_bytes(), type=BoundCurve)
+
+
+def _error(curve: BoundCurve) -> float:
+    return max(curve.posterior_error or [0.0])
+
+
+def _panel(name: str, curve: BoundCurve, data: str) -> Panel:
+    lines = [
+        Line("deviation from 1/K", curve.sizes, curve.deviation, low=curve.deviation, high=curve.deviation_high),
+        Line("Hoeffding term", curve.sizes, curve.hoeffding, "--"),
+    ]
+    if curve.posterior_error is not None:
+        whole = [term + _error(curve) for term in curve.hoeffding]
+        lines.append(Line("posterior error", curve.sizes, [_error(curve)] * len(curve.sizes), ":"))
+        lines.append(Line("the whole bound", curve.sizes, whole, "-"))
+    return Panel(data if name == "real data" else name, "samples", "largest over decoders", lines, log=True)
+
+
+def _table(name: str, curve: BoundCurve) -> Table:
+    headings = ["samples", "deviation", "95th percentile", "Hoeffding term", "posterior error", "above the bound, %"]
+    columns = zip(curve.sizes, curve.deviation, curve.deviation_high, curve.hoeffding, curve.violations, strict=True)
+    error = _error(curve) if curve.posterior_error is not None else None
+    rows = [
+        Row(
+            [
+                Number(size, digits=0),
+                *(Number(one, digits=4) for one in (mean, high, chance, error)),
+                Number(100 * broken, digits=1),
+            ]
+        )
+        for size, mean, high, chance, broken in columns
+    ]
+    note = "The posterior error is unknown here; above the bound: above the Hoeffding term alone."
+    if error is not None:
+        note = "The posterior error is measured on one half of the held-out samples, the deviation on the other."
+    return Table(f"The theorem's terms, {name}", headings, rows, [note])
+
+
+EXPERIMENT = Experiment(_needs, _report)

@@ -1,0 +1,68 @@
+"""table-ablation: Soft-EM and Hard-EM with both priors, with and without dropout in the E-step, against EqHard-EM."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from polyreply.metrics.scores import PAPER_NUMBERS
+from polyreply.reproduce import paper
+from polyreply.reproduce.catalogue import Experiment
+from polyreply.reproduce.claims import Claim, best, check, directions, over, times
+from polyreply.reproduce.lab import Lab
+from polyreply.reproduce.result import Findings
+from polyreply.reproduce.score_table import score_table
+from polyreply.reproduce.variants import EQHARD, HARD, SOFT, changed
+from polyreply.reproduce.workshop import Stage
+
+ROWS = (
+    *(
+        changed(method, f"{prior} prior{'' if dropout else ', no dropout'}", settings)
+        for method in (SOFT, HARD)
+        for prior in ("uniform", "learned")
+        for dropout in (True, False)
+        for settings in [{"model.prior": prior, "em.e_step_dropout": dropout}]
+    ),
+    EQHARD,
+)
+_NAMES = [variant.name for variant in ROWS]
+CLAIMS = (
+    Claim("EqHard-EM has the best BLEU1-F of them", "Appendix F", best(EQHARD.name, "bleu1_f", _NAMES)),
+    Claim("EqHard-EM has the best BLEU2-F of them", "Appendix F", best(EQHARD.name, "bleu2_f", _NAMES)),
+    *(
+        Claim(
+            f"Dropout changes little for {method.name} (BLEU2-F within a third)",
+            "Appendix F",
+            times(
+                f"{method.name}, uniform prior, no dropout",
+                f"{method.name}, uniform prior",
+                "bleu2_f",
+                at_least=2 / 3,
+                at_most=4 / 3,
+            ),
+        )
+        for method in (SOFT, HARD)
+    ),
+    Claim(
+        "A learned prior is worse than a uniform one (Soft-EM, BLEU2-F)",
+        "Appendix F",
+        over("Soft-EM, uniform prior", "Soft-EM, learned prior", "bleu2_f"),
+    ),
+)
+
+
+def _needs(lab: Lab) -> Sequence[Stage]:
+    return lab.all_scores(ROWS)
+
+
+def _report(lab: Lab, folder: Path) -> Findings:
+    published = paper.table_ablation(lab.paper_dataset())
+    scored = score_table(lab, "Priors and dropout in the E-step", ROWS, published, EQHARD.name)
+    return Findings(
+        [scored.table],
+        verdicts=check(CLAIMS, scored.numbers, published.numbers),
+        remarks=directions(scored.numbers, published.numbers, EQHARD.name, PAPER_NUMBERS),
+        numbers=scored.tree(),
+        signatures=scored.signatures,
+    )
+
+
+EXPERIMENT = Experiment(_needs, _report)

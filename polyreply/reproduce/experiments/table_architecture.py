@@ -1,0 +1,81 @@
+"""table-architecture: thin adapters against full decoders, by parameters and BLEU2-F."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from safetensors import safe_open
+
+from polyreply.reproduce import paper
+from polyreply.reproduce.catalogue import Experiment
+from polyreply.reproduce.claims import Claim, check, times
+from polyreply.reproduce.lab import Lab
+from polyreply.reproduce.result import Findings, Number, Row, Table
+from polyreply.reproduce.score_table import score_table
+from polyreply.reproduce.variants import EQHARD, changed
+from polyreply.reproduce.workshop import Stage
+
+ADAPTER = replace(EQHARD, name="Multi-adapter")
+DECODER = replace(
+    changed(EQHARD, "", {"model.architecture": "multi-decoder", "model.copy_embeddings": True}), name="Multi-decoder"
+)
+"""Each full decoder with an embedding of its own, as the paper counts its 451M."""
+ROWS = (ADAPTER, DECODER)
+CLAIMS = (
+    Claim(
+        "Adapters need at most a third of the parameters",
+        "Appendix B",
+        times(ADAPTER.name, DECODER.name, "parameters", at_most=1 / 3),
+    ),
+    Claim(
+        "Adapters keep at least 85 % of the full decoders' BLEU2-F",
+        "Appendix B",
+        times(ADAPTER.name, DECODER.name, "bleu2_f", at_least=0.85),
+    ),
+)
+
+
+def _needs(lab: Lab) -> Sequence[Stage]:
+    return lab.all_scores(ROWS)
+
+
+def _report(lab: Lab, folder: Path) -> Findings:
+    scored, theirs = score_table(lab, "All numbers of both architectures", ROWS), paper.ARCHITECTURE.numbers
+    numbers = {
+        variant.name: {
+            **scored.numbers[variant.name],
+            "parameters": count_parameters(lab.model_folder(variant, lab.preset.seeds[0])) / 1e6,
+        }
+        for variant in ROWS
+    }
+    rows = []
+    for name, found in numbers.items():
+        rows.append(_row(name, found["parameters"], found["bleu2_f"]))
+        rows.append(_row(f"paper, {paper.ARCHITECTURE.dataset}", **theirs[name], is_paper=True))
+    table = Table("Architectures", ["decoders", "parameters, millions", "BLEU2-F"], rows)
+    return Findings(
+        [table, scored.table],
+        verdicts=check(CLAIMS, numbers, theirs),
+        remarks=["A small model has small decoders: adapters save less here than they do on T5-small."],
+        numbers={**scored.tree(), "means": numbers},
+        signatures=scored.signatures,
+    )
+
+
+def _row(name: str, parameters: float, bleu2_f: float, *, is_paper: bool = False) -> Row:
+    return Row([name, Number(parameters), Number(bleu2_f)], is_paper=is_paper)
+
+
+def count_parameters(folder: Path) -> float:
+    """The numbers a model folder holds."""
+    total = 0
+    with safe_open(folder / "model.safetensors", "np") as weights:
+        for name in weights.keys():  # noqa: SIM118 - it is no dictionary
+            size = 1
+            for length in weights.get_slice(name).get_shape():
+                size *= length
+            total += size
+    return float(total)
+
+
+EXPERIMENT = Experiment(_needs, _report)

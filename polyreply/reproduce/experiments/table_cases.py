@@ -1,0 +1,63 @@
+"""table-cases: all responses of each EM variant to a few contexts."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from polyreply.errors import PolyReplyError
+from polyreply.reproduce.catalogue import Experiment
+from polyreply.reproduce.lab import Lab, Variant
+from polyreply.reproduce.result import Findings, Row, Table
+from polyreply.reproduce.variants import BEAM, EQHARD, HARD, HARD_AUTHORS, SOFT, without_twins
+from polyreply.reproduce.workshop import Stage
+
+ROWS = (BEAM, SOFT, HARD, HARD_AUTHORS, EQHARD)
+_REPEATED = re.compile(
+    r"(?<!\S)(?P<word>\S+)(?P<gap>\s+)(?P=word)(?:(?P=gap)(?P=word)){2,}(?!\S)|(?P<sign>[^\w\s]|[\u4e00-\u9fff])(?P=sign){3,}"
+)
+"""Four equal words or more in a row; without spaces, four equal signs or Chinese characters."""
+
+
+def _variants(lab: Lab) -> list[Variant]:
+    return without_twins(lab, ROWS)
+
+
+def _needs(lab: Lab) -> Sequence[Stage]:
+    return [lab.responses(variant, _seed(lab, variant)) for variant in _variants(lab)]
+
+
+def _seed(lab: Lab, variant: Variant) -> int:
+    return lab.seeds(variant)[0]
+
+
+def _report(lab: Lab, folder: Path) -> Findings:
+    said = {variant.name: lab.said(variant, _seed(lab, variant)) for variant in _variants(lab)}
+    contexts = [context for context, _ in next(iter(said.values()))]
+    wrong = [place for place in lab.preset.cases if not 0 <= place < len(contexts)]
+    if wrong:
+        raise PolyReplyError(f"cases: expected rows from 0 to {len(contexts) - 1}, found {wrong[0]}; name others")
+    cases = {place: {name: rows[place][1] for name, rows in said.items()} for place in lab.preset.cases}
+    tables = [_table(contexts[place], replies) for place, replies in cases.items()]
+    numbers = {str(place): {"context": list(contexts[place]), "responses": said} for place, said in cases.items()}
+    remark = (
+        "[repeat]: further repetitions are left out; [eos]: an empty reply. Beam search's rows are places in the beam."
+    )
+    return Findings(tables, remarks=[remark], numbers=numbers)
+
+
+def _table(context: Sequence[str], replies: dict[str, tuple[str, ...]]) -> Table:
+    lines = zip(*replies.values(), strict=True)
+    rows = [Row([str(place), *(shorten(text) for text in texts)]) for place, texts in enumerate(lines)]
+    return Table(f"Context: {' / '.join(context)}", ["decoder", *replies], rows)
+
+
+def shorten(text: str) -> str:
+    """A reply as the paper shows it: three of many equal words and [repeat], [eos] for nothing."""
+    if not text.strip():
+        return "[eos]"
+    return _REPEATED.sub(
+        lambda found: (found["gap"] or "").join([found["word"] or found["sign"]] * 3) + " [repeat]", text
+    )
+
+
+EXPERIMENT = Experiment(_needs, _report)

@@ -1,0 +1,236 @@
+"""The lab: what experiments share. One data folder, one stage 1, and trainings, responses and scores that are kept."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from polyreply.config import to_tree
+from polyreply.decoding.ways import Decode
+from polyreply.errors import PolyReplyError
+from polyreply.metrics import evaluate, load_scores
+from polyreply.metrics.files import join_files, read_responses
+from polyreply.metrics.systems import System
+from polyreply.reproduce.corpus import Corpus
+from polyreply.reproduce.presets import Preset, StageSettings
+from polyreply.reproduce.workshop import Stage, Work, Workshop
+from polyreply.responses.job import Job, reply_to_file
+from polyreply.training.recipe import MINI
+from polyreply.training.run_log import read
+from polyreply.training.usage import read_usage
+
+_RESPONSES, _SCORES = "responses.jsonl", "scores.json"
+_SEVERAL_REFERENCES = 1.5
+"""How many a context has on average where several responses to it were collected."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A system of the tables: how it is trained, and how it replies."""
+
+    name: str
+    """As the paper calls it, where the paper has it."""
+    method: str = "mle"
+    """`mle` for stage 1 itself."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What it changes of the preset's recipe of stage 2, by dotted names."""
+    decode: Decode = "decoders"
+    k: int | None = None
+    """Replies to a context; None: one of each decoder, or as many as the preset has decoders."""
+
+    @property
+    def is_trained_by_em(self) -> bool:
+        """Whether it has a stage 2."""
+        return self.method != "mle"
+
+
+class Lab:
+    """A preset at work on a corpus, in a workshop."""
+
+    def __init__(self, workshop: Workshop, preset: Preset, corpus: Corpus, *, is_plan: bool = False) -> None:
+        """`is_plan`: only say what would be done; a learning rate that is not chosen yet is then the first."""
+        self.workshop, self.preset, self.corpus, self._is_plan = workshop, preset, corpus, is_plan
+
+    @property
+    def num_decoders(self) -> int:
+        """K of the preset."""
+        return self.preset.model.num_decoders
+
+    def paper_dataset(self) -> str:
+        """Which dataset of the paper this one stands in for: `weibo` (explicit one-to-many) or `opensubtitles`."""
+        if self.preset.paper_dataset != "auto":
+            return self.preset.paper_dataset
+        self.workshop.make(self.corpus.asked)
+        is_explicit = self.corpus.about()["references"] >= _SEVERAL_REFERENCES
+        return "weibo" if is_explicit or self.corpus.language == "zh" else "opensubtitles"
+
+    def with_seeds(self, seeds: tuple[int, ...]) -> "Lab":
+        """The same lab with other seeds of stage 2."""
+        return Lab(self.workshop, replace(self.preset, seeds=seeds), self.corpus, is_plan=self._is_plan)
+
+    def seeds(self, variant: Variant) -> tuple[int, ...]:
+        """The seeds a variant has: one, where nothing is random but stage 1, which all share."""
+        return self.preset.seeds if variant.is_trained_by_em or variant.decode == "nucleus" else (0,)
+
+    def stage_1(self) -> Stage:
+        """The training of the single-decoder model, which all variants begin with."""
+        model = self.preset.model
+        settings = {
+            **self._settings(self.preset.stage_1),
+            "method": "mle",
+            "model.mini": to_tree(model.mini),
+            "model.vocab_size": model.vocab_size,
+            "model.tokenizer": model.tokenizer,
+        }
+        work = self._work("stage 1", self.preset.stage_1.steps * self.preset.stage_1.optimizer.batch_rows)
+        return self.workshop.training(
+            "stage1",
+            self.corpus.splits.path,
+            model.backbone,
+            settings,
+            needs=[self.corpus.splits],
+            work=work,
+        )
+
+    def training(self, variant: Variant, seed: int = 0) -> Stage:
+        """The training of a variant, with the learning rate it is to have."""
+        return (
+            self._training(variant, seed, self.learning_rate(variant)) if variant.is_trained_by_em else self.stage_1()
+        )
+
+    def learning_rate(self, variant: Variant) -> float:
+        """The first of its family's, or the one with the best validation on the first seed."""
+        rates, select, tried = self._rates(variant), self.preset.rates.select, self.tried(variant)
+        if not tried or (self._is_plan and not all(stage.is_made for stage in tried)):
+            return rates[0]
+        sign = 1 if select == "mixture_nll" else -1
+        found = [sign * _last_validation(self.workshop.make(stage), select) for stage in tried]
+        return rates[found.index(min(found))]
+
+    def tried(self, variant: Variant) -> list[Stage]:
+        """The trainings by which its learning rate is chosen; none if there is no choice."""
+        rates = self._rates(variant)
+        if not variant.is_trained_by_em or self.preset.rates.select == "first" or len(rates) == 1:
+            return []
+        return [self._training(variant, self.preset.seeds[0], rate) for rate in rates]
+
+    def responses(self, variant: Variant, seed: int = 0) -> Stage:
+        """Its replies to the final contexts."""
+        trained, k = self.training(variant, seed), self._k(variant)
+        options: dict[str, Any] = {"decode": variant.decode, "seed": seed, "max_new_tokens": self.preset.max_new_tokens}
+        if variant.decode != "decoders":
+            options["k"] = k
+        made_from = {"model": trained.name, "data": self.corpus.asked.name, **options}
+        work = self._work(f"replies by {variant.decode}", self.preset.contexts * k)
+        return self.workshop.planned(
+            f"responses-{_slug(variant.name)}",
+            made_from,
+            lambda path: self._reply(trained, path, options),
+            [trained, self.corpus.asked],
+            work,
+        )
+
+    def scores(self, variant: Variant, seed: int = 0) -> Stage:
+        """What its replies are worth."""
+        said = self.responses(variant, seed)
+        made_from = {"responses": said.name, "tokenizer": self.corpus.tokenizer}
+        return self.workshop.planned(
+            f"scores-{_slug(variant.name)}", made_from, lambda path: self._score(said, path), [said]
+        )
+
+    def all_scores(self, variants: Sequence[Variant]) -> list[Stage]:
+        """Every stage that `scored` of these variants asks for, choices of learning rates first."""
+        choices = [stage for variant in variants for stage in self.tried(variant)]
+        return [*choices, *(self.scores(variant, seed) for variant in variants for seed in self.seeds(variant))]
+
+    def scored(self, variant: Variant) -> System:
+        """Its scores for all its seeds, made where they are missing."""
+        paths = [self.workshop.make(self.scores(variant, seed)) for seed in self.seeds(variant)]
+        return System(variant.name, [load_scores(path / _SCORES) for path in paths])
+
+    def said(self, variant: Variant, seed: int = 0) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+        """Its replies to each of the final contexts, with the context."""
+        path = self.workshop.make(self.responses(variant, seed)) / _RESPONSES
+        return [(row.context, row.texts) for row in read_responses(path)]
+
+    def usage(self, variant: Variant, seed: int = 0) -> dict[str, Any]:
+        """What its decoders were trained on."""
+        return read_usage(self.workshop.make(self.training(variant, seed)) / "usage.json")
+
+    def model_folder(self, variant: Variant, seed: int = 0) -> Path:
+        """Its trained model."""
+        return self.workshop.make(self.training(variant, seed)) / "model"
+
+    def _k(self, variant: Variant) -> int:
+        return int(variant.k or variant.settings.get("model.num_decoders", self.num_decoders))
+
+    def _rates(self, variant: Variant) -> tuple[float, ...]:
+        is_full = variant.settings.get("model.architecture", self.preset.model.architecture) == "multi-decoder"
+        return self.preset.rates.decoders if is_full else self.preset.rates.adapters
+
+    def _training(self, variant: Variant, seed: int, rate: float) -> Stage:
+        first, stage_2 = self.stage_1(), self.preset.stage_2
+        own = {
+            "model": {**to_tree(self.preset.model), "tokenizer": None},
+            "em": to_tree(self.preset.em),
+            "method": variant.method,
+            "seed": seed,
+            "optimizer.learning_rate": rate,
+            **variant.settings,
+        }
+        size = int(own.get("em.e_step_size", self.preset.em.e_step_size))
+        return self.workshop.training(
+            variant.method,
+            self.corpus.splits.path,
+            first.path / "model",
+            {**self._settings(stage_2), **own},
+            needs=[first],
+            work=self._work("EM", stage_2.steps * size * self._k(variant)),
+        )
+
+    def _settings(self, stage: StageSettings) -> dict[str, Any]:
+        """What both stages are told by the preset."""
+        return {
+            "steps": stage.steps,
+            "context": to_tree(self.preset.context),
+            "optimizer": to_tree(stage.optimizer),
+            "validation": {**to_tree(stage.validation), "tokenizer": self.corpus.tokenizer},
+            "checkpoint": to_tree(stage.checkpoint),
+        }
+
+    def _work(self, unit: str, amount: float) -> Work:
+        """Paces are measured for each size of model by itself."""
+        model = self.preset.model
+        size = f"{model.mini.d_model}x{model.mini.num_decoder_layers}" if model.backbone == MINI else ""
+        return Work(f"{unit}, {model.backbone} {size}".strip(), amount)
+
+    def _reply(self, trained: Stage, path: Path, options: Mapping[str, Any]) -> None:
+        from polyreply.api import PolyReply
+
+        output = path / _RESPONSES
+        if output.is_file():  # all replies were there, and only the last word was missing
+            return
+        job = Job(self.corpus.final, output, dict(options), batch_size=self.preset.reply_batch)
+        model = PolyReply.from_pretrained(trained.path / "model").to("auto")
+        reply_to_file(model, job, model_name=trained.name, notify=self.workshop.notify)
+
+    def _score(self, said: Stage, path: Path) -> None:
+        joined = join_files(said.path / _RESPONSES, self.corpus.final)
+        scores = evaluate(joined.responses, joined.references, tokenizer=self.corpus.tokenizer)
+        scores.save(path / _SCORES, overwrite=True)
+
+
+def _slug(name: str) -> str:
+    return "".join(char if char.isalnum() else "-" for char in name.lower()).strip("-").replace("--", "-")
+
+
+def _last_validation(run: Path, number: str) -> float:
+    """A number of a run's last validation, which saw the half of valid that is there for choices."""
+    found = [line for line in read(run / "log.jsonl") if line["kind"] == "validation"]
+    value = found[-1]["metrics"].get(number) if found else None
+    if value is None:
+        raise PolyReplyError(
+            f"{run}: expected {number} in its validations, to choose a learning rate by, found none; set "
+            "stage_2.validation.contexts above 0, or rates.select=mixture_nll"
+        )
+    return float(value)

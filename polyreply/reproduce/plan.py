@@ -1,0 +1,111 @@
+"""What a run would do, and roughly how long that takes.
+
+An estimate is the work of each missing stage (samples × decoders × steps) times the pace of such work: as measured by
+the stages that are there, or else as calibrated once, on one core of a two-core machine, with `mini`'s model.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from polyreply.model.shipped import SHIPPED
+from polyreply.reproduce.presets import Preset
+from polyreply.reproduce.workshop import Stage, Workshop
+from polyreply.training.recipe import MINI
+
+_CALIBRATED = {
+    "stage 1": 1e-2,
+    "EM": 3.8e-3,
+    "replies by decoders": 7e-3,
+    "replies by beam": 1.3e-2,
+    "replies by nucleus": 1.3e-2,
+    "replies by diverse-beam": 1.3e-2,
+}
+"""Seconds of a sample in stage 1, of a sample under one decoder in an EM step, and of one reply: the processor's time
+over 25 updates, 6 EM steps and 320 replies on DailyDialog. The last two ways to reply are assumed to cost what beam
+does."""
+_SMALL = (MINI, SHIPPED)
+_MINI_SIZE = 4.1e6
+_T5_SMALL_SIZE = 60e6
+_LEAST = 0.5
+"""Seconds of a stage of which nothing else is known: loading a model, reading and writing."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The stages of an experiment that are missing, in the order they will be made, and how long they may take."""
+
+    missing: list[Stage]
+    made: int
+    seconds: float
+    basis: str
+    """What the estimate rests on."""
+
+    def lines(self) -> Iterator[str]:
+        """What to tell before starting."""
+        for kind, stages in _by_kind(self.missing).items():
+            yield f"  {len(stages)} × {kind}" if len(stages) > 1 else f"  {kind}"
+        if self.missing:
+            told = f"{len(self.missing)} stages to do, {self.made} are there"
+            yield f"{told}; roughly {duration(self.seconds)} ({self.basis})"
+        else:
+            yield f"all {self.made} stages are there"
+
+
+def plan(stages: Iterable[Stage], workshop: Workshop, preset: Preset) -> Plan:
+    """What is missing for these stages; of a stage that is there, nothing is needed."""
+    seen: dict[str, Stage] = {}
+    for stage in stages:
+        _visit(stage, seen)
+    missing = [stage for stage in seen.values() if not stage.is_made]
+    paces = workshop.paces()
+    seconds = sum(_seconds(stage, paces, preset) for stage in missing)
+    basis = "measured on one core of another machine"
+    if any(stage.work.unit in paces for stage in missing):
+        basis = "by what the stages that are there took"
+    elif preset.model.backbone not in _SMALL:
+        basis += " and scaled to T5-small; a GPU takes far less, and was never measured"
+    return Plan(missing, len(seen) - len(missing), seconds, basis)
+
+
+def _visit(stage: Stage, seen: dict[str, Stage]) -> None:
+    if stage.name not in seen:
+        if not stage.is_made:
+            for need in stage.needs:
+                _visit(need, seen)
+        seen[stage.name] = stage
+
+
+def _seconds(stage: Stage, paces: dict[str, float], preset: Preset) -> float:
+    if not stage.work.unit:
+        return _LEAST
+    kind = stage.work.unit.partition(",")[0]
+    pace = paces.get(stage.work.unit, _CALIBRATED.get(kind, 0.0) * _relative_size(preset))
+    return _LEAST + pace * stage.work.amount
+
+
+def _relative_size(preset: Preset) -> float:
+    """Roughly, how much more a token costs than with `mini`'s model: by the weights it goes through."""
+    if preset.model.backbone not in _SMALL:
+        return _T5_SMALL_SIZE / _MINI_SIZE
+    mini = preset.model.mini
+    attention = 4 * mini.d_model * mini.num_heads * mini.d_kv
+    feed_forward = 2 * mini.d_model * mini.d_ff
+    encoder = mini.num_layers * (attention + feed_forward)
+    decoder = mini.num_decoder_layers * (2 * attention + feed_forward)
+    return max(0.1, (encoder + decoder + mini.d_model * preset.model.vocab_size) / _MINI_SIZE)
+
+
+def _by_kind(stages: Iterable[Stage]) -> dict[str, list[Stage]]:
+    found: dict[str, list[Stage]] = {}
+    for stage in stages:
+        found.setdefault(stage.kind, []).append(stage)
+    return found
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it."""
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds / 3600:.1f} hours" if seconds < 48 * 3600 else f"{seconds / 86400:.0f} days"

@@ -1,0 +1,205 @@
+"""Presets: how large the experiments are. `mini` for two cores, `smoke` for a test, `paper` for a GPU and a network.
+
+All experiments of a preset share its data, its stage 1 and its settings, so that systems differ in nothing else.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import yaml
+
+from polyreply.config import load_recipe
+from polyreply.data.context_format import ContextFormat
+from polyreply.errors import RecipeError
+from polyreply.training.recipe import (
+    CheckpointSettings,
+    EMSettings,
+    ModelSettings,
+    OptimizerSettings,
+    ValidationSettings,
+)
+
+
+@dataclass(frozen=True)
+class StageSettings:
+    """One of the two stages of training."""
+
+    steps: int = 200
+    """Updates of stage 1, or EM steps of stage 2: the same number for every method."""
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    validation: ValidationSettings = field(default_factory=ValidationSettings)
+    """Always on the half of valid that is there for choices."""
+    checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
+
+
+@dataclass(frozen=True)
+class LearningRates:
+    """The learning rates of stage 2 that every method of a family may choose from."""
+
+    adapters: tuple[float, ...] = (3e-3,)
+    """Of adapters."""
+    decoders: tuple[float, ...] = (5e-4,)
+    """Of full decoders."""
+    select: Literal["first", "mixture_nll", "bleu2_f"] = "first"
+    """Take the first; or train each method with all of them on the first seed and take, for all seeds, the one with the
+    best last validation, by the likelihood of the mixture or by BLEU2-F (which needs stage_2.validation.contexts)."""
+
+    def problems(self) -> Iterator[str]:
+        """Nothing to choose from."""
+        for name in ("adapters", "decoders"):
+            if not getattr(self, name):
+                yield f"{name} is empty; name one learning rate or more"
+
+
+@dataclass(frozen=True)
+class SmalltalkSettings:
+    """The experiments on smalltalk, whose modes are known: mode-recovery and half of figure-bound."""
+
+    stage_1_steps: int = 2000
+    """Updates of its stage 1."""
+    em_steps: int = 60
+    """EM steps of every method."""
+    e_step_size: int = 320
+    """N there."""
+    pairs: int = 1000
+    """Held-out pairs that are measured."""
+    contexts: int = 100
+    """Held-out contexts that are replied to."""
+    seeds: tuple[int, ...] = (0,)
+    """Seeds of every method."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What the experiments share."""
+
+    language: Literal["auto", "en", "zh"] = "auto"
+    """Decides the metrics' tokenizer (characters for zh) and the chosen word; auto looks at the data."""
+    paper_dataset: Literal["auto", "weibo", "opensubtitles"] = "auto"
+    """Which numbers of the paper stand beside ours; auto: Weibo's for Chinese and for several references a context."""
+    selection_share: float = 0.5
+    """Share of the contexts of valid for choices: validation in training, learning rates. Without a test split the
+    others give the final numbers."""
+    contexts: int = 500
+    """Most contexts of the final numbers, drawn at random."""
+    max_new_tokens: int = 32
+    """Longest reply."""
+    reply_batch: int = 16
+    """Contexts that are replied to at once."""
+    seeds: tuple[int, ...] = (0, 1)
+    """Seeds of stage 2 in table-em."""
+    other_seeds: tuple[int, ...] = (0,)
+    """Seeds of stage 2 in the other tables and figures; those of table-em cost nothing more."""
+    second_seeds: tuple[int, ...] = (0,)
+    """Seeds of table-em's second block, in which dropout in the E-step is the other way round; empty for no block."""
+    context: ContextFormat = field(default_factory=lambda: ContextFormat(max_context_tokens=64, max_response_tokens=40))
+    model: ModelSettings = field(default_factory=ModelSettings)
+    em: EMSettings = field(default_factory=EMSettings)
+    stage_1: StageSettings = field(default_factory=StageSettings)
+    stage_2: StageSettings = field(default_factory=StageSettings)
+    rates: LearningRates = field(default_factory=LearningRates)
+    cases: tuple[int, ...] = (0, 1, 2)
+    """Rows of the final contexts that table-cases shows."""
+    word: str = ""
+    """The word that figure-decoders counts; empty: 喜欢 (like, love) in Chinese as in the paper, else "like"."""
+    scaling: tuple[int, ...] = (5, 10, 15)
+    """K of figure-scaling."""
+    speed_contexts: int = 64
+    """Contexts by which table-efficiency measures samples per second."""
+    smalltalk: SmalltalkSettings = field(default_factory=SmalltalkSettings)
+
+    def problems(self) -> Iterator[str]:
+        """Values that leave nothing to measure."""
+        if not 0 < self.selection_share < 1:
+            yield f"selection_share is {self.selection_share}; use a share between 0 and 1"
+        for name in ("seeds", "other_seeds"):
+            if not getattr(self, name):
+                yield f"{name} is empty; name one or more, such as [0, 1]"
+        for name in ("contexts", "max_new_tokens", "reply_batch", "speed_contexts"):
+            if getattr(self, name) < 1:
+                yield f"{name} is {getattr(self, name)}; use 1 or more"
+        if self.em.e_step_size % max(self.model.num_decoders, 1):
+            yield (
+                f"em.e_step_size {self.em.e_step_size} cannot be split equally over {self.model.num_decoders} "
+                "decoders; use a multiple"
+            )
+
+
+_MINI: dict[str, Any] = {
+    "model.backbone": "mini",
+    "model.mini": {"d_model": 192, "d_ff": 768, "num_layers": 3, "num_decoder_layers": 3, "num_heads": 4, "d_kv": 48},
+    "model.vocab_size": 5000,
+    "em.e_step_size": 160,
+    "em.cost": "nll",
+    "stage_1": {
+        "steps": 8000,
+        "optimizer": {"learning_rate": 2e-3, "schedule": "cosine", "warmup_steps": 300, "clip_norm": 1.0},
+        "validation": {"every": 500, "contexts": 0, "samples": 1024},
+        "checkpoint": {"every": 500},
+    },
+    "stage_2": {
+        "steps": 200,
+        "validation": {"every": 50, "samples": 256, "contexts": 32, "keep": "last"},
+        "checkpoint": {"every": 50},
+    },
+}
+_SMOKE: dict[str, Any] = {
+    "model.backbone": "mini",
+    "model.mini": {"d_model": 16, "d_ff": 24, "num_layers": 1, "num_decoder_layers": 1, "num_heads": 2, "d_kv": 8},
+    "model.vocab_size": 400,
+    "model.num_decoders": 3,
+    "em.e_step_size": 24,
+    "em.cost": "nll",
+    "stage_1": {
+        "steps": 150,
+        "optimizer": {"learning_rate": 1e-2, "batch_rows": 32},
+        "validation": {"every": 150, "contexts": 0, "samples": 16},
+    },
+    "stage_2": {
+        "steps": 4,
+        "validation": {"every": 4, "contexts": 4, "samples": 12, "max_new_tokens": 8, "keep": "last"},
+    },
+    "rates.adapters": [1e-2],
+    "rates.decoders": [1e-2],
+    "contexts": 12,
+    "max_new_tokens": 8,
+    "speed_contexts": 4,
+    "scaling": [2, 3, 4],
+    "smalltalk": {"stage_1_steps": 4, "em_steps": 2, "e_step_size": 20, "pairs": 40, "contexts": 4},
+}
+_PAPER: dict[str, Any] = {
+    "model.backbone": "google-t5/t5-small",
+    "model.adapter_size": 256,
+    "model.adapter_init": "linear",
+    "em": {"e_step_size": 640, "likelihood": "mean", "cost": "nll", "e_step_dropout": True},
+    "context": {"max_context_tokens": 128, "max_response_tokens": 64},
+    "stage_1": {
+        "steps": 100_000,
+        "optimizer": {"learning_rate": 1e-3, "batch_rows": 64, "max_tokens": 32_768},
+        "validation": {"every": 2000, "samples": 4096, "contexts": 0, "patience": 5},
+        "checkpoint": {"every": 2000},
+    },
+    "stage_2": {
+        "steps": 10_000,
+        "optimizer": {"max_tokens": 32_768},
+        "validation": {"every": 500, "samples": 2048, "contexts": 256, "max_new_tokens": 64, "keep": "last"},
+        "checkpoint": {"every": 500},
+    },
+    "rates.adapters": [1e-3],
+    "rates.decoders": [1e-3],
+    "contexts": 12_000,
+    "max_new_tokens": 64,
+    "reply_batch": 64,
+    "speed_contexts": 512,
+}
+PRESETS: dict[str, dict[str, Any]] = {"mini": _MINI, "smoke": _SMOKE, "paper": _PAPER}
+"""What each preset changes of the defaults."""
+
+
+def load_preset(name: str, overrides: Sequence[str] = ()) -> Preset:
+    """A preset with `key=value` settings on top, which always win."""
+    if name not in PRESETS:
+        raise RecipeError(f"preset: expected one of {', '.join(PRESETS)}, found {name!r}; name one of these")
+    given = [f"{key}={yaml.safe_dump(value, default_flow_style=True)}" for key, value in PRESETS[name].items()]
+    return load_recipe(Preset, None, [*given, *overrides])

@@ -1,0 +1,36 @@
+"""The systems of the tables, by the paper's names. A new system is a line here and its name in a table."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from polyreply.reproduce.lab import Lab, Variant
+
+BEAM = Variant("Beam search", decode="beam")
+NUCLEUS = Variant("Nucleus sampling", decode="nucleus")
+SOFT = Variant("Soft-EM", "soft-em")
+HARD = Variant("Hard-EM", "hard-em")
+RANDOM_DYNAMIC = Variant("EqRandom-Dynamic", "eqrandom-dynamic")
+RANDOM_FIXED = Variant("EqRandom-Fixed", "eqrandom-fixed")
+EQHARD = Variant("EqHard-EM", "eqhard-em")
+EQSOFT = Variant("EqSoft-EM", "eqsoft-em", {"em.cost": "nll", "em.temperature": 4.0, "em.final_temperature": 0.1})
+"""Ours: balanced and soft at first, cooled until it is nearly hard."""
+HARD_AUTHORS = Variant("Hard-EM, authors' initialisation", "hard-em", {"model.adapter_init": "linear"})
+"""Adapters that begin as PyTorch's linear layers do: untrained decoders say nonsense, the best one takes all."""
+
+EM = (SOFT, HARD, RANDOM_DYNAMIC, RANDOM_FIXED, EQHARD, EQSOFT)
+
+
+def changed(variant: Variant, suffix: str, settings: Mapping[str, Any]) -> Variant:
+    """A variant with other settings and a longer name."""
+    return replace(
+        variant, name=f"{variant.name}, {suffix}" if suffix else variant.name, settings={**variant.settings, **settings}
+    )
+
+
+def without_twins(lab: Lab, variants: Iterable[Variant]) -> list[Variant]:
+    """Leaves out variants that the preset makes equal to an earlier one: the same stages under another name."""
+    found: dict[str, Variant] = {}
+    for variant in variants:
+        found.setdefault(f"{lab.training(variant).name} {variant.decode} {variant.k}", variant)
+    return list(found.values())
