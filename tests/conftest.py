@@ -62,3 +62,21 @@ def stage1(corpus, tmp_path_factory):
 
     out = tmp_path_factory.mktemp("runs") / "stage1"
     return train(runs.recipe(corpus, out, "method=mle", "model.backbone=mini", "optimizer.learning_rate=0.01"))
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """The model folder of a tiny model whose decoders say different things."""
+    from pair import pair
+
+    path = tmp_path_factory.mktemp("pair") / "model"
+    pair().save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def model(folder):
+    """That model, loaded."""
+    from polyreply.api import PolyReply
+
+    return PolyReply.from_pretrained(folder)

@@ -74,18 +74,10 @@ def test_the_running_bound_is_that_of_all_samples():
     assert usage.hoeffding == hoeffding(58, 5, 0.1)
 
 
-def test_what_chance_cannot_explain_is_the_posteriors_error():
-    usage = UsageBound(5)
-    usage.add(posteriors(10, 0))
-    assert usage.posterior_error == 0  # ten samples prove nothing
-    usage.add(posteriors(100_000, 1))
-    assert usage.posterior_error == pytest.approx(5 / 15 - 1 / 5, abs=0.01)
-
-
 def test_before_the_first_sample_nothing_is_claimed():
     usage = UsageBound(5)
     assert np.isnan(usage.deviation_K).all()
-    assert usage.hoeffding == np.inf and usage.posterior_error == 0
+    assert usage.hoeffding == np.inf
 
 
 def test_state_goes_through_json_unchanged():

@@ -48,23 +48,25 @@ def test_a_stage_is_made_once_and_an_interrupted_one_goes_on(tmp_path):
         if len(made) == 1:
             raise KeyboardInterrupt
 
+    stage = workshop.planned("data", {"seed": 1}, make)
     with pytest.raises(KeyboardInterrupt):
-        workshop.stage("data", {"seed": 1}, make)
-    path = workshop.stage("data", {"seed": 1}, make)
-    assert workshop.stage("data", {"seed": 1}, make) == path and made == [path, path]
-    assert workshop.stage("data", {"seed": 2}, make) != path
+        workshop.make(stage)
+    path = workshop.make(stage)
+    assert workshop.make(workshop.planned("data", {"seed": 1}, make)) == path and made == [path, path]
+    assert workshop.make(workshop.planned("data", {"seed": 2}, make)) != path
     assert json.loads((path / "done.json").read_text())["made_from"] == {"seed": 1}
 
 
 def test_trainings_and_data_are_stages(tmp_path, monkeypatch):
     workshop = Workshop(tmp_path)
-    data = workshop.prepared("smalltalk-implicit", PrepareConfig(split=SplitConfig(most=50)))
-    settings = dict(part.split("=", 1) for part in SMALL)
-    stage_1 = workshop.trained("stage1", data, "mini", {**settings, "method": "mle", "steps": 2})
-    second = workshop.trained("soft-em", data, stage_1 / "model", {**settings, "method": "soft-em", "steps": 2})
-    assert (second / "model" / "config.json").is_file()
+    data = workshop.preparing("smalltalk-implicit", PrepareConfig(split=SplitConfig(most=50)))
+    settings = {**dict(part.split("=", 1) for part in SMALL), "steps": 2}
+    first = workshop.training("stage1", data.path, "mini", {**settings, "method": "mle"}, needs=[data])
+    backbone = first.path / "model"
+    second = workshop.training("soft-em", data.path, backbone, {**settings, "method": "soft-em"}, needs=[first])
+    assert (workshop.make(second) / "model" / "config.json").is_file() and first.is_made and data.is_made
     monkeypatch.setattr("polyreply.reproduce.workshop.train", None)
-    assert workshop.trained("soft-em", data, stage_1 / "model", {**settings, "method": "soft-em", "steps": 2}) == second
+    assert workshop.make(second) == second.path
 
 
 @pytest.mark.slow

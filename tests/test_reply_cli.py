@@ -11,9 +11,8 @@ import sys
 import time
 
 import pytest
-from pair import SENTENCES, pair
+from pair import SENTENCES
 
-from polyreply.api import PolyReply
 from polyreply.cli import main
 from polyreply.cli.reply import chat
 from polyreply.errors import PolyReplyError
@@ -22,18 +21,6 @@ from polyreply.responses.job import Job, reply_to_file
 from polyreply.responses.parts import Parts, batch_line, part_path, part_paths
 
 MESSAGE = SENTENCES[0]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("reply") / "model"
-    pair().save_pretrained(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def model(folder):
-    return PolyReply.from_pretrained(folder)
 
 
 @pytest.fixture
@@ -107,7 +94,7 @@ def test_lines_of_standard_input_become_tables(run_here, folder, model):
     "arguments, message",
     [
         (["--input", "a.jsonl", "--output", "b.jsonl"], "a.jsonl: there is no such file"),
-        (["hello"], "expected the shipped model in"),
+        (["hello"], "no model is shipped with this version; train one, or name a model folder"),
         (["hello", "--model", "nothing/at/all"], "no model at nothing/at/all"),
         (["--model", "MODEL"], "expected a message as an argument or lines on standard input, found none"),
         (["hello", "--model", "MODEL", "--decode", "magic"], "expected decode to be one of"),

@@ -14,10 +14,9 @@ from itertools import islice
 import psutil
 import pytest
 import torch
-from pair import SENTENCES, pair
+from pair import SENTENCES
 from safetensors.torch import load_file, save_file
 
-from polyreply.api import PolyReply
 from polyreply.cli import main
 from polyreply.cli.reply import reply
 from polyreply.errors import PolyReplyError
@@ -26,18 +25,6 @@ from polyreply.responses.parts import batch_line, open_part, part_path, part_pat
 from polyreply.responses.team import Team, gathered
 
 pytestmark = pytest.mark.xdist_group("reply_processes")  # one worker: what its tests share is dear
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("processes") / "model"
-    pair().save_pretrained(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def model(folder):
-    return PolyReply.from_pretrained(folder)
 
 
 @pytest.fixture

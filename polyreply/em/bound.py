@@ -82,11 +82,6 @@ class UsageBound:
         """What chance explains, see `hoeffding`; infinite before the first sample."""
         return hoeffding(self.num_samples, len(self.mass_K), self.delta) if self.num_samples else math.inf
 
-    @property
-    def posterior_error(self) -> float:
-        """A lower bound of max_z E[|Q − p|]: the largest deviation beyond what chance explains, or zero."""
-        return max(0.0, float(self.deviation_K.max()) - self.hoeffding) if self.num_samples else 0.0
-
     def state_dict(self) -> dict[str, Any]:
         """The sums, as JSON can hold them."""
         return {"num_samples": self.num_samples, "mass_K": self.mass_K.tolist()}

@@ -13,6 +13,7 @@ def shipped_folder() -> Path:
     """Its model folder, inside the package."""
     if not (FOLDER / "config.json").is_file():
         raise ModelFolderError(
-            f"expected the shipped model in {FOLDER}, found none; install polyreply again, or name a model of your own"
+            "no model is shipped with this version; train one, or name a model folder or a model of the Hugging Face "
+            "hub"
         )
     return FOLDER

@@ -117,10 +117,6 @@ class Workshop:
             shutil.rmtree(stage.path / stage.leftover, ignore_errors=True)
         return stage.path
 
-    def stage(self, kind: str, ingredients: Mapping[str, Any], make: Callable[[Path], None]) -> Path:
-        """The folder of a stage that needs no other, made by `make` unless it is there."""
-        return self.make(self.planned(kind, ingredients, make))
-
     def paces(self) -> dict[str, float]:
         """Seconds per unit of work, as measured by the stages that were made here in one go."""
         total: dict[str, tuple[float, float]] = {}
@@ -138,10 +134,6 @@ class Workshop:
         kind = f"data-{Path(source).name}"
         made_from = {"source": source, "recipe": to_tree(config)}
         return self.planned(kind, made_from, lambda path: _prepare(source, path, config, self.notify))
-
-    def prepared(self, source: str, config: PrepareConfig | None = None) -> Path:
-        """The data folder of a corpus."""
-        return self.make(self.preparing(source, config))
 
     def training(
         self,
@@ -161,10 +153,6 @@ class Workshop:
         del made_from["model"]["backbone"]
         make = partial(self._train, recipe)
         return self.planned(name, made_from, make, needs, work, leftover="checkpoints")
-
-    def trained(self, name: str, data: Path, backbone: str | Path, settings: Mapping[str, Any]) -> Path:
-        """The run folder of a training."""
-        return self.make(self.training(name, data, backbone, settings))
 
     def _train(self, recipe: TrainRecipe, path: Path) -> None:
         placed = replace(recipe, out=str(path))
