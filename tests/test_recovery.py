@@ -1,6 +1,7 @@
 """Mode recovery: its measures, the stages that are kept, and, in the slow tier, that EqHard-EM finds the acts."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from runs import SMALL, K, recipe
 from polyreply import PolyReply
 from polyreply.analysis.recovery import measure_recovery
 from polyreply.data.prepare import PrepareConfig, SplitConfig
+from polyreply.data.read import read_dialogues
 from polyreply.em.posterior import captured
-from polyreply.reproduce.recovery import HEADINGS, METHODS, recover, recovery_table
+from polyreply.reproduce.recovery import HEADINGS, recover, recovery_table
+from polyreply.reproduce.smalltalk import HELD_OUT, METHODS, Smalltalk
 from polyreply.reproduce.workshop import Workshop
 from polyreply.train import train
 
@@ -69,9 +72,26 @@ def test_trainings_and_data_are_stages(tmp_path, monkeypatch):
     assert workshop.make(second) == second.path
 
 
+def test_the_two_kinds_of_held_out_contexts_of_smalltalk(tmp_path):
+    smalltalk = Smalltalk(Workshop(tmp_path))
+    smalltalk.workshop.make(smalltalk.data)
+
+    def words(rows):
+        return {
+            word for row in rows for text in (*row.context, *row.responses) for word in re.findall(r"\w+", text.lower())
+        }
+
+    train = list(read_dialogues(smalltalk.data.path / "train.jsonl"))
+    valid, unseen = (list(read_dialogues(smalltalk.held_out(kind))) for kind in HELD_OUT)
+    assert len(train) == 60_000 and len(valid) > 1000 and len(unseen) == 1000
+    assert not {row.context for row in train} & {row.context for row in (*valid, *unseen)}
+    assert not words(valid) - words(train) and len(words(unseen) - words(train)) > 100
+    assert all(row.acts for row in (*valid, *unseen))
+
+
 @pytest.mark.slow
 def test_eqhard_em_finds_the_acts_and_random_assignment_does_not(tmp_path):
-    found = recover(Workshop(tmp_path), ("EqHard-EM", "EqRandom-Dynamic"))
+    found = recover(Workshop(tmp_path), ("EqHard-EM", "EqRandom-Dynamic"))["valid"]
     [ours], [random] = (found["methods"][name] for name in ("EqHard-EM", "EqRandom-Dynamic"))
     assert ours["training_usage"] == pytest.approx([0.1] * 10)
     assert all(0.05 <= share <= 0.15 for share in ours["usage"]), ours["usage"]

@@ -8,7 +8,7 @@ holds neither.
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -110,7 +110,7 @@ def _split(folder: Path, out: Path, preset: Preset) -> None:
     link.unlink(missing_ok=True)
     link.symlink_to(files["train"].resolve())
     chosen, _ = split_by_context(list(read_dialogues(files["valid"])), preset.selection_share)
-    _write(out / "valid.jsonl", chosen)
+    write_dialogues(out / "valid.jsonl", chosen)
 
 
 def _ask(folder: Path, out: Path, preset: Preset) -> None:
@@ -119,7 +119,7 @@ def _ask(folder: Path, out: Path, preset: Preset) -> None:
     split = "test" if "test" in files else "valid"
     found = list(read_dialogues(files[split]))
     final = sample(found if split == "test" else split_by_context(found, preset.selection_share)[1], preset.contexts)
-    _write(out / _FINAL, final)
+    write_dialogues(out / _FINAL, final)
     references = float(np.mean([len(dialogue.responses) for dialogue in final]))
     about = {"final_split": split, "contexts": len(final), "references": references}
     write_atomically(out / _ABOUT, json.dumps(about, indent=2).encode(), overwrite=True)
@@ -146,11 +146,13 @@ def _mixed(context: tuple[str, ...]) -> bytes:
     return hashlib.sha256("\x1f".join((str(_SEED), *context)).encode("utf-8", "surrogatepass")).digest()
 
 
-def _write(path: Path, dialogues: Sequence[Dialogue]) -> None:
-    rows = ({"context": _plain(one.context), "responses": list(one.responses)} for one in dialogues)
-    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+def write_dialogues(path: Path, dialogues: Iterable[Dialogue]) -> None:
+    """Writes a dialogue file, with the acts of the responses where they are known."""
+    lines = "".join(json.dumps(_row(dialogue), ensure_ascii=False) + "\n" for dialogue in dialogues)
     write_atomically(path, lines.encode(), overwrite=True)
 
 
-def _plain(context: tuple[str, ...]) -> str | list[str]:
-    return context[0] if len(context) == 1 else list(context)
+def _row(dialogue: Dialogue) -> dict[str, Any]:
+    context = dialogue.context[0] if len(dialogue.context) == 1 else list(dialogue.context)
+    acts = {"acts": list(dialogue.acts)} if dialogue.acts else {}
+    return {"context": context, "responses": list(dialogue.responses), **acts}

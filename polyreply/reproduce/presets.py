@@ -58,7 +58,7 @@ class SmalltalkSettings:
 
     stage_1_steps: int = 2000
     """Updates of its stage 1."""
-    em_steps: int = 60
+    em_steps: int = 90
     """EM steps of every method."""
     e_step_size: int = 320
     """N there."""
@@ -132,6 +132,7 @@ _MINI: dict[str, Any] = {
     "model.vocab_size": 5000,
     "em.e_step_size": 160,
     "em.cost": "nll",
+    "smalltalk.seeds": [0, 1, 2],
     "stage_1": {
         "steps": 8000,
         "optimizer": {"learning_rate": 2e-3, "schedule": "cosine", "warmup_steps": 300, "clip_norm": 1.0},

@@ -23,8 +23,8 @@ from polyreply.reproduce.catalogue import Experiment
 from polyreply.reproduce.claims import Claim, check, over, within
 from polyreply.reproduce.lab import Lab
 from polyreply.reproduce.pictures import Line, Panel, draw_lines
-from polyreply.reproduce.recovery import Smalltalk
 from polyreply.reproduce.result import Findings, Number, Picture, Row, Table
+from polyreply.reproduce.smalltalk import Smalltalk
 from polyreply.reproduce.variants import EQHARD
 from polyreply.reproduce.workshop import Stage
 
@@ -58,7 +58,10 @@ def _smalltalk(lab: Lab) -> Stage:
     trained, pairs = smalltalk.training("EqHard-EM"), lab.preset.smalltalk.pairs
     made_from = {"model": trained.name, "pairs": pairs, "error_from": "the first half"}
     return lab.workshop.planned(
-        "bound-smalltalk", made_from, lambda path: _measure(trained, smalltalk.valid, pairs, path, acts=True), [trained]
+        "bound-smalltalk",
+        made_from,
+        lambda path: _measure(trained, smalltalk.held_out(), pairs, path, acts=True),
+        [trained],
     )
 
 
