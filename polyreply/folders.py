@@ -1,6 +1,7 @@
 """Output folders that are complete or absent, never half, and never replace what is not ours."""
 
 import contextlib
+import os
 import shutil
 import tempfile
 import time
@@ -33,7 +34,16 @@ def building(out: Path, overwrite: bool = False) -> Iterator[Path]:
     _remove_stale(out)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", suffix=".tmp", dir=out.parent) as scratch:
         yield Path(scratch)
+        for file in (path for path in Path(scratch, "out").rglob("*") if path.is_file()):
+            share(file)
         _move_into_place(Path(scratch) / "out", out, overwrite)
+
+
+def share(file: Path) -> None:
+    """Gives a file the permissions of any new file; some libraries make files that only their owner can read."""
+    mask = os.umask(0)
+    os.umask(mask)
+    file.chmod(0o666 & ~mask)
 
 
 def _move_into_place(finished: Path, out: Path, overwrite: bool) -> None:

@@ -40,10 +40,10 @@ def take_step(model, optimizer, samples, weights, limits=None):
 
 
 @pytest.mark.parametrize("name, settings", VARIANTS, ids=IDS)
-@pytest.mark.parametrize("clip_norm", [None, 0.05])
-def test_a_step_of_all_is_a_step_of_each_alone(name, settings, clip_norm):
+@pytest.mark.parametrize("options", [{}, {"clip_norm": 0.05}, {"relative": True}], ids=["plain", "clipped", "relative"])
+def test_a_step_of_all_is_a_step_of_each_alone(name, settings, options):
     samples, weights = tiny.samples(), hard_weights([0, 1, 2, 0, 1][: len(tiny.samples())])
-    together, options = fresh(name, **settings), OptimizerSettings(clip_norm=clip_norm)
+    together, options = fresh(name, **settings), OptimizerSettings(**options)
     optimizer = DecoderOptimizer(together, options, train_shared=False)
     for _ in range(2):
         take_step(together, optimizer, samples, weights)
@@ -141,6 +141,22 @@ def test_optimizer_state_survives_saving():
     for model, own in ((first, optimizer), (second, other)):
         take_step(model, own, samples, weights)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+def test_a_relative_step_is_a_share_of_the_size_of_the_weights():
+    samples, model = tiny.samples(), fresh("t5")
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer = DecoderOptimizer(model, OptimizerSettings(learning_rate=0.02, relative=True), train_shared=True)
+    take_step(model, optimizer, samples, hard_weights([i % K for i in range(len(samples))]))
+    shared = {id(p) for p in model.shared_parameters()}
+    checked = set()
+    for name, after in model.named_parameters():
+        moved = (after - before[name]).abs().max()
+        if id(after) in shared and moved:  # Adam's first step is the learning rate wherever there is a gradient
+            size = before[name].square().mean().sqrt()
+            assert moved.item() == pytest.approx(0.02 * size.item(), rel=1e-3), name
+            checked.add(round(size.item(), 6))
+    assert len(checked) > 3
 
 
 def test_learning_rates():

@@ -92,6 +92,11 @@ def test_a_saved_model_computes_the_same_in_a_new_process(tmp_path):
     assert in_new_process(*(tmp_path / str(number) for number in range(3))) == [outputs(model) for model in models]
 
 
+def test_everybody_may_read_it_whom_new_files_let(folder, tmp_path):
+    (tmp_path / "new").touch()
+    assert {path.stat().st_mode for path in folder.iterdir()} == {(tmp_path / "new").stat().st_mode}
+
+
 def test_weights_load_as_any_type_and_on_a_device(folder):
     loaded = PolyReplyModel.from_pretrained(folder, dtype=torch.bfloat16, device_map="cpu")
     assert {parameter.dtype for parameter in loaded.parameters()} == {torch.bfloat16}

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polyreply.errors import PolyReplyError
+from polyreply.folders import share
 from polyreply.metrics.signature import Signature
 
 SCHEMA_VERSION = 1
@@ -99,8 +100,6 @@ def write_together(files: Mapping[Path, bytes], *, overwrite: bool = False) -> N
     """Puts several files in their places when all of them are written; none when one cannot be."""
     for path in files:
         check_output(path, overwrite)
-    mask = os.umask(0)
-    os.umask(mask)
     with ExitStack() as cleaning:
         written = []
         for path, data in files.items():
@@ -109,7 +108,7 @@ def write_together(files: Mapping[Path, bytes], *, overwrite: bool = False) -> N
             cleaning.callback(Path(name).unlink, missing_ok=True)
             with os.fdopen(handle, "wb") as stream:
                 stream.write(data)
-            Path(name).chmod(0o666 & ~mask)  # mkstemp makes files that only their owner can read
+            share(Path(name))
             written.append((Path(name), path))
         for temporary, path in written:
             temporary.replace(path)

@@ -134,8 +134,14 @@ _MINI: dict[str, Any] = {
     "em.cost": "nll",
     "smalltalk.seeds": [0, 1, 2],
     "stage_1": {
-        "steps": 8000,
-        "optimizer": {"learning_rate": 2e-3, "schedule": "cosine", "warmup_steps": 300, "clip_norm": 1.0},
+        "steps": 4000,
+        "optimizer": {
+            "learning_rate": 2e-2,
+            "relative": True,
+            "schedule": "cosine",
+            "warmup_steps": 200,
+            "clip_norm": 1.0,
+        },
         "validation": {"every": 500, "contexts": 0, "samples": 1024},
         "checkpoint": {"every": 500},
     },

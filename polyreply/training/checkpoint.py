@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from polyreply.errors import PolyReplyError
-from polyreply.folders import building
+from polyreply.folders import building, share
 
 SCHEMA_VERSION = 3
 _FILES = ("weights.safetensors", "optimizer.safetensors", "extra.safetensors", "state.json")
@@ -99,6 +99,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
     with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
+        share(temporary)
         sync(temporary)
         digest = _digest(temporary)
         temporary.replace(path)
@@ -161,6 +162,7 @@ def _write(made: Path, checkpoint: Checkpoint) -> None:
     digest = {name: _digest(made / name) for name in _FILES}
     (made / "digest.json").write_text(json.dumps(digest), encoding="utf-8")
     for path in made.iterdir():
+        share(path)
         sync(path)
     sync(made)
 

@@ -13,6 +13,9 @@ from torch import Tensor, nn
 from polyreply.model.polyreply_model import PolyReplyModel
 from polyreply.training.recipe import OptimizerSettings
 
+_LEAST_SIZE = 1e-3
+"""As in Adafactor, by which T5 was trained."""
+
 
 class DecoderOptimizer:
     """Adam over the decoders, the prior and, where they are trained, the shared weights; with clipping of each."""
@@ -30,8 +33,10 @@ class DecoderOptimizer:
         if self.num_decoders == 1 and train_shared:  # one model, so one gradient to clip
             groups = [[parameter for group in groups for parameter in group]]
         self._groups = groups
-        filled = [{"params": group} for group in groups if group]
-        self.adam = torch.optim.Adam(filled, lr=settings.learning_rate, betas=settings.betas)
+        alone = [{"params": [parameter]} for group in groups for parameter in group]
+        together = [{"params": group} for group in groups if group]
+        options = alone if settings.relative else together
+        self.adam = torch.optim.Adam(options, lr=settings.learning_rate, betas=settings.betas)
         self._trained = [p for p in model.parameters() if p.requires_grad]
 
     def gradients(self) -> list[Tensor]:
@@ -60,7 +65,7 @@ class DecoderOptimizer:
         for group in self._groups:
             self._clip(group)
         for options in self.adam.param_groups:
-            options["lr"] = learning_rate
+            options["lr"] = learning_rate * (_size(options["params"][0]) if self.settings.relative else 1.0)
         self.adam.step()
         for slices in self._decoders:
             for piece, (whole, _) in slices:
@@ -90,6 +95,11 @@ class DecoderOptimizer:
             index, _, field = name.partition(".")
             state.setdefault(int(index), {})[field] = value
         self.adam.load_state_dict({**whole, "state": state})
+
+
+def _size(parameter: Tensor) -> float:
+    """The root mean square of some weights; a floor lets those that begin at zero learn."""
+    return max(_LEAST_SIZE, float(parameter.square().mean().sqrt()))
 
 
 def _slices(model: PolyReplyModel) -> list[list[tuple[nn.Parameter, tuple[nn.Parameter, int | None]]]]:

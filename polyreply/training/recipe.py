@@ -96,6 +96,9 @@ class OptimizerSettings:
 
     learning_rate: float = 1e-3
     """Of every decoder; adapters on a frozen backbone often learn faster with more, such as 3e-3."""
+    relative: bool = False
+    """The learning rate of each weight matrix is a share of its root mean square. For a T5 from scratch, whose
+    embeddings begin twenty times as large as its other weights and would learn too slowly; with a rate such as 0.02."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Adam's two averages."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
