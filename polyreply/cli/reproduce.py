@@ -110,15 +110,22 @@ def _run(names: list[str], order: "Order", as_json: bool) -> None:
     from polyreply.cli.display import print_json
     from polyreply.reproduce.run import open_lab
     from polyreply.reproduce.run import reproduce as run
+    from polyreply.reproduce.workshop import Diverged
 
-    results = {}
+    results, failed = {}, []
     for name in names:
-        result, files = run(name, order, open_lab(order, notify=_Lines(), show=_show))
+        try:
+            result, files = run(name, order, open_lab(order, notify=_Lines(), show=_show))
+        except Diverged as error:  # what does not stand on that training can still be made
+            failed.append(f"{name} cannot be made: {error}")
+            continue
         results[name] = [str(path) for path in files]
         if not as_json:
             _print_result(result, files)
     if as_json:
         print_json(results)
+    if failed:
+        raise PolyReplyError("; ".join(failed))
 
 
 class _Lines:
@@ -143,13 +150,16 @@ def _show(recipe: "TrainRecipe") -> "AbstractContextManager[View]":
 
 
 def _print_result(result: "Result", files: list[Path]) -> None:
+    from polyreply.reproduce.render import CLAIMS
+
     for table in result.findings.tables:
         _print_table(table)
     if result.findings.verdicts:
-        typer.echo("What the paper claims")
+        typer.echo(CLAIMS)
+    width = max((len(one.outcome) for one in result.findings.verdicts), default=0) + 1
     for one in result.findings.verdicts:
         paper = f" (the paper: {one.paper})" if one.paper else ""
-        typer.echo(f"  {one.outcome + ':':<14} {one.text}: {one.ours or '–'}{paper}")
+        typer.echo(f"  {one.outcome + ':':<{width}} {one.text}: {one.ours or '–'}{paper}")
     for line in ("", *result.findings.remarks, "", *(f"  {path}" for path in files)):
         typer.echo(line)
 

@@ -9,9 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
+from polyreply.data.clean import CleanConfig
 from polyreply.data.records import Record
 from polyreply.errors import MissingExtraError
 
+_LOCAL = "byu, byui, byu-i, uvu, provo, orem, utah, lds, mormon, mormons, missionary, missionaries, chitchat, chit chat"
+"""What gives away where the conversations come from."""
+SCREENED = CleanConfig(min_words=2, max_words=25, personal=True, abuse=True, words=tuple(_LOCAL.split(", ")))
+"""Short messages and replies, without personal data and abuse, as far as patterns find them."""
 _VALID_SHARE = _TEST_SHARE = 0.05
 _ENDS_A_SENTENCE = tuple(".!?,;:…)\"'")
 

@@ -2,17 +2,17 @@
 
 import difflib
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from polyreply.errors import PolyReplyError
 
 if TYPE_CHECKING:
     from polyreply.reproduce.lab import Lab
     from polyreply.reproduce.result import Findings
-    from polyreply.reproduce.workshop import Stage
+    from polyreply.reproduce.stage import Stage
 
 TITLES = {
     "table-em": "EM variants: beam search, Soft-EM, Hard-EM, EqRandom, EqHard-EM, and our EqSoft-EM",
@@ -40,6 +40,10 @@ class Experiment:
     """Makes what is missing, writes its pictures to the folder, and tells what was found."""
     has_all_seeds: bool = False
     """Whether it is made with the preset's `seeds` or with its `other_seeds`."""
+    shows_texts: bool = False
+    """Whether its result holds texts of the data, which not every licence allows to publish."""
+    origin: "Callable[[Lab], Mapping[str, Any]]" = lambda lab: lab.origin()
+    """Where its numbers come from (data, split, seeds), if that is not what the lab says."""
 
     def lab(self, lab: "Lab") -> "Lab":
         """The lab with the seeds it is made with."""

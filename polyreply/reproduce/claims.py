@@ -7,13 +7,19 @@ from typing import Literal
 from polyreply.metrics.labels import direction, label
 from polyreply.reproduce.paper import Numbers
 
-Outcome = Literal["holds", "does not hold", "not measured"]
+Outcome = Literal["holds", "holds, not significantly", "does not hold", "not measured"]
 _DECIMALS = 2
 """Numbers that are equal when shown are equal."""
 _ZERO = 1e-9
 """BLEU without a common n-gram is not quite 0."""
-Judge = Callable[[Numbers], tuple[bool | None, str]]
-"""Says of numbers whether a claim holds (None: they cannot tell), and by which of them; a KeyError: one is missing."""
+_ALPHA = 0.05
+_PAIRWISE, _IDENTICAL = "pairwise_bleu", "identical"
+Judged = tuple[bool | None, str]
+"""Whether a claim holds (None: the numbers cannot tell), and by which of them."""
+Judge = Callable[[Numbers], Judged]
+"""Judges by numbers; a KeyError: one is missing."""
+Test = Callable[[str, str, str], float | None]
+"""The p-value of the difference between two systems in a number; None where it cannot be tested."""
 
 
 @dataclass(frozen=True)
@@ -38,46 +44,95 @@ class Verdict:
     """The paper's, where it has them."""
 
 
-def check(claims: Sequence[Claim], ours: Numbers, paper: Numbers | None = None) -> list[Verdict]:
-    """Judges each claim by our numbers, and puts the paper's own beside them."""
+def check(
+    claims: Sequence[Claim], ours: Numbers, paper: Numbers | None = None, test: Test | None = None
+) -> list[Verdict]:
+    """Judges each claim by our numbers, and puts the paper's own beside them. Who is best is tested, if that can be."""
     verdicts = []
     for claim in claims:
         holds, told = _judged(claim, ours)
         outcome: Outcome = "not measured" if holds is None else "holds" if holds else "does not hold"
+        if holds and test and isinstance(claim.judge, Best):
+            p_value = test(claim.judge.system, claim.judge.rival(ours), claim.judge.number)
+            if p_value is not None:
+                told += f"; p = {p_value:.3f}"
+                outcome = "holds" if p_value < _ALPHA else "holds, not significantly"
         verdicts.append(Verdict(claim.text, claim.source, outcome, told, _judged(claim, paper or {})[1]))
     return verdicts
 
 
-def _judged(claim: Claim, numbers: Numbers) -> tuple[bool | None, str]:
+def _judged(claim: Claim, numbers: Numbers) -> Judged:
     try:
         return claim.judge(numbers)
     except KeyError:
         return None, ""
 
 
-def best(system: str, number: str, among: Sequence[str]) -> Judge:
-    """The system has the best value of a number among these; those that were not measured do not count."""
+@dataclass(frozen=True)
+class Best:
+    """The judge of whether a system has the best (or the worst) value of a number among some.
 
-    def judge(numbers: Numbers) -> tuple[bool | None, str]:
-        own, sign = numbers[system][number], direction(number)
-        others = {name: numbers[name][number] for name in among if name != system and name in numbers}
+    Those that were not measured do not count.
+    """
+
+    system: str
+    number: str
+    among: Sequence[str]
+    sign: int
+    """1 where the system's value is to be the highest, -1 for the lowest."""
+
+    def __call__(self, numbers: Numbers) -> Judged:
+        """Judges by numbers."""
+        rival = self.rival(numbers)
+        own, other = numbers[self.system][self.number], numbers[rival][self.number]
+        told = f"{own:.2f}; of the others {rival}, {other:.2f}"
+        return _with_identical(numbers, (self.system, rival), self.number, (_sign(self.sign * (own - other)) > 0, told))
+
+    def rival(self, numbers: Numbers) -> str:
+        """The best of the others."""
+        others = [name for name in self.among if name != self.system and self.number in numbers.get(name, {})]
         if not others:
             raise KeyError("nothing to compare with")
-        rival = max(others, key=lambda name: sign * others[name])
-        return sign * own > sign * others[rival], f"{own:.2f}; of the others {rival}, {others[rival]:.2f}"
+        return max(others, key=lambda name: self.sign * numbers[name][self.number])
 
-    return judge
+
+def best(system: str, number: str, among: Sequence[str]) -> Best:
+    """The system has the best value of a number among these."""
+    return Best(system, number, among, direction(number))
+
+
+def worst(system: str, number: str, among: Sequence[str]) -> Best:
+    """The system has the worst value of a number among these."""
+    return Best(system, number, among, -direction(number))
+
+
+def _sign(difference: float) -> int:
+    shown = round(difference, _DECIMALS)
+    return (shown > 0) - (shown < 0)
+
+
+def _with_identical(numbers: Numbers, systems: tuple[str, str], number: str, judged: Judged) -> Judged:
+    """Pairwise-BLEU is about 0 for equal replies under four tokens: equal pairs are told, and may contradict it."""
+    if number != _PAIRWISE or not all(_IDENTICAL in numbers[name] for name in systems):
+        return judged
+    (one, two), (same_one, same_two) = ([numbers[name][key] for name in systems] for key in (_PAIRWISE, _IDENTICAL))
+    told = f"{judged[1]}; identical pairs {same_one:.2f} % against {same_two:.2f} %"
+    same = _sign(same_one - same_two)
+    if same and same != _sign(one - two):
+        return None, f"{told}: the two disagree"
+    return judged[0], told
 
 
 def times(system: str, other: str, number: str, *, at_least: float = 0.0, at_most: float = float("inf")) -> Judge:
     """The ratio of a number of two systems lies within limits. Two that are shown as 0 have none."""
 
-    def judge(numbers: Numbers) -> tuple[bool | None, str]:
+    def judge(numbers: Numbers) -> Judged:
         one, two = numbers[system][number], numbers[other][number]
         if not round(one, _DECIMALS) and not round(two, _DECIMALS):
             return None, "both are 0"
         ratio = one / two if two > _ZERO else float("inf")
-        return at_least <= ratio <= at_most, f"{one:.2f} against {two:.2f}: {ratio:.2f}×"
+        judged = at_least <= ratio <= at_most, f"{one:.2f} against {two:.2f}: {ratio:.2f}×"
+        return _with_identical(numbers, (system, other), number, judged)
 
     return judge
 
@@ -85,9 +140,10 @@ def times(system: str, other: str, number: str, *, at_least: float = 0.0, at_mos
 def over(system: str, other: str, number: str) -> Judge:
     """A number of one system is higher than that of another."""
 
-    def judge(numbers: Numbers) -> tuple[bool | None, str]:
+    def judge(numbers: Numbers) -> Judged:
         one, two = numbers[system][number], numbers[other][number]
-        return round(one - two, _DECIMALS) > 0, f"{one:.2f} against {two:.2f}"
+        judged = _sign(one - two) > 0, f"{one:.2f} against {two:.2f}"
+        return _with_identical(numbers, (system, other), number, judged)
 
     return judge
 
@@ -95,9 +151,13 @@ def over(system: str, other: str, number: str) -> Judge:
 def within(system: str, number: str, *, at_least: float = float("-inf"), at_most: float = float("inf")) -> Judge:
     """A number of a system lies within limits."""
 
-    def judge(numbers: Numbers) -> tuple[bool | None, str]:
-        value = numbers[system][number]
-        return at_least <= value <= at_most, f"{value:.4g}"
+    def judge(numbers: Numbers) -> Judged:
+        value, same = numbers[system][number], numbers[system].get(_IDENTICAL)
+        holds = at_least <= value <= at_most
+        if number != _PAIRWISE or same is None:
+            return holds, f"{value:.4g}"
+        told = f"{value:.4g}; identical pairs {same:.2f} %"
+        return (None, f"{told}: the two disagree") if holds and same > at_most else (holds, told)
 
     return judge
 
@@ -109,7 +169,8 @@ def directions(ours: Numbers, paper: Numbers, baseline: str, numbers: Sequence[s
         for number in numbers:
             if not all(number in found for found in (ours[system], ours.get(baseline, {}), paper[system])):
                 continue
-            here, there = (round(found[system][number] - found[baseline][number], _DECIMALS) for found in (ours, paper))
+            gaps = (found[system][number] - found[baseline][number] for found in (ours, paper))
+            here, there = (round(gap, _DECIMALS) + 0.0 for gap in gaps)  # and no -0.0
             if (here > 0, here < 0) == (there > 0, there < 0):
                 agree += 1
             else:

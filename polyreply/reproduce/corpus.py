@@ -9,22 +9,25 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from polyreply.data.chitchat import SCREENED
 from polyreply.data.dialogue import Dialogue
 from polyreply.data.prepare import PrepareConfig
 from polyreply.data.read import read_dialogues
+from polyreply.data.sources import EMBEDDED
 from polyreply.data.token_report import split_files
 from polyreply.errors import DataError
 from polyreply.metrics.scores import write_atomically
 from polyreply.metrics.tokenize import TokenizerName
 from polyreply.reproduce.presets import Preset
-from polyreply.reproduce.workshop import Stage, Workshop
+from polyreply.reproduce.stage import Stage, revision
+from polyreply.reproduce.workshop import Workshop, digest_of
 
 _SEED = 5
 _LOOKED_AT = 200
@@ -43,6 +46,10 @@ class Corpus:
     """What trainings are given: train, and as valid the half for choices."""
     asked: Stage
     """The final contexts with their references, and what is known about them."""
+    may_be_shown: bool = False
+    """Whether its texts may be published: those of embedded corpora; of others the licence is not known."""
+    preparation: str = ""
+    """What is special about how it was prepared."""
 
     @property
     def tokenizer(self) -> TokenizerName:
@@ -55,28 +62,54 @@ class Corpus:
         return self.asked.path / _FINAL
 
     def about(self) -> dict[str, Any]:
-        """`final_split` (test or valid), how many contexts there are, and how many references each has on average."""
+        """`final_split` (test or valid), its contexts, their references on average, and how many rows were merged."""
         found: dict[str, Any] = json.loads((self.asked.path / _ABOUT).read_text(encoding="utf-8"))
         return found
 
 
 def find_corpus(workshop: Workshop, data: str, preset: Preset) -> Corpus:
     """The corpus behind a name: a folder with train and valid as it is, else what `prepare` makes of that source."""
-    folder, name, needs = Path(data), Path(data).name, list[Stage]()
+    folder, name, needs, preparation = Path(data), Path(data).name, list[Stage](), ""
+    language = _language_of(folder, preset)
     if folder.is_dir():
-        files = _checked(folder)
-        language = preset.language if preset.language != "auto" else _language(files["valid"])
-        digests = {split: _digest(path) for split, path in files.items()}
+        digests = {split: digest_of(path) for split, path in _checked(folder).items()}
     else:
-        language = "zh" if preset.language == "zh" else "en"
-        prepared = workshop.preparing(data, PrepareConfig(language=language))
+        config, preparation = _preparation(data, language)
+        prepared = workshop.preparing(data, config)
         folder, needs, digests = prepared.path, [prepared], {"prepared": prepared.name}
     origin = {split: digest for split, digest in digests.items() if split != "test"}
-    made_from = {"origin": origin, "seed": _SEED, "selection_share": preset.selection_share}
+    made_from = {"origin": origin, "seed": _SEED, "selection_share": preset.selection_share, **revision("splits")}
     splits = workshop.planned(f"splits-{name}", made_from, lambda path: _split(folder, path, preset), needs)
-    made_from = {"splits": splits.name, "test": digests.get("test"), "contexts": preset.contexts}
+    splits = replace(splits, mend=lambda path: _link_train(folder, path))
+    made_from = {"splits": splits.name, "test": digests.get("test"), "contexts": preset.contexts, "is_merged": True}
+    made_from |= revision("final")
     asked = workshop.planned(f"final-{name}", made_from, lambda path: _ask(folder, path, preset), needs)
-    return Corpus(name, language, splits, asked)
+    return Corpus(name, language, splits, asked, may_be_shown=is_embedded(data), preparation=preparation)
+
+
+def is_embedded(data: str) -> bool:
+    """Whether it is the name of an embedded corpus; a folder that is called so is none."""
+    return data in EMBEDDED and not Path(data).exists()
+
+
+def _language_of(data: Path, preset: Preset) -> Literal["en", "zh"]:
+    """As the preset says, else as the data looks; what is not on this disk is taken for English."""
+    if preset.language != "auto":
+        return preset.language
+    if data.is_dir():
+        return _language(_checked(data)["valid"])
+    return _language(data) if data.is_file() else "en"
+
+
+def _preparation(data: str, language: Literal["en", "zh"]) -> tuple[PrepareConfig, str]:
+    """How a source is prepared, and in words what is special about it."""
+    if data == "chitchat" and is_embedded(data):
+        told = (
+            f"screened: {SCREENED.min_words} to {SCREENED.max_words} words, without personal data and abuse as far as "
+            "patterns find them"
+        )
+        return PrepareConfig(language=language, clean=SCREENED), told
+    return PrepareConfig(language=language), ""
 
 
 def _checked(folder: Path) -> dict[str, Path]:
@@ -97,20 +130,21 @@ def _language(path: Path) -> Literal["en", "zh"]:
     return "zh" if len(_CHINESE.findall(text)) > 0.3 * letters else "en"
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
-
-
 def _split(folder: Path, out: Path, preset: Preset) -> None:
     """Writes what trainings are given; train is a link, because it may be large."""
-    files = _checked(folder)
     out.mkdir(parents=True, exist_ok=True)
-    link = out / f"train{''.join(files['train'].suffixes)}"
-    link.unlink(missing_ok=True)
-    link.symlink_to(files["train"].resolve())
-    chosen, _ = split_by_context(list(read_dialogues(files["valid"])), preset.selection_share)
+    _link_train(folder, out)
+    chosen, _ = split_by_context(list(read_dialogues(_checked(folder)["valid"])), preset.selection_share)
     write_dialogues(out / "valid.jsonl", chosen)
+
+
+def _link_train(folder: Path, out: Path) -> None:
+    """Has the link lead to the training data, wherever that lies now."""
+    file = _checked(folder)["train"]
+    link = out / f"train{''.join(file.suffixes)}"
+    if not link.is_symlink() or link.readlink() != file.resolve():
+        link.unlink(missing_ok=True)
+        link.symlink_to(file.resolve())
 
 
 def _ask(folder: Path, out: Path, preset: Preset) -> None:
@@ -118,10 +152,12 @@ def _ask(folder: Path, out: Path, preset: Preset) -> None:
     files = _checked(folder)
     split = "test" if "test" in files else "valid"
     found = list(read_dialogues(files[split]))
-    final = sample(found if split == "test" else split_by_context(found, preset.selection_share)[1], preset.contexts)
+    found = found if split == "test" else split_by_context(found, preset.selection_share)[1]
+    merged = merge_contexts(found)
+    final = sample(merged, preset.contexts)
     write_dialogues(out / _FINAL, final)
     references = float(np.mean([len(dialogue.responses) for dialogue in final]))
-    about = {"final_split": split, "contexts": len(final), "references": references}
+    about = {"final_split": split, "contexts": len(final), "references": references, "merged": len(found) - len(merged)}
     write_atomically(out / _ABOUT, json.dumps(about, indent=2).encode(), overwrite=True)
 
 
@@ -133,6 +169,19 @@ def split_by_context(dialogues: Sequence[Dialogue], share: float) -> tuple[list[
     number = min(max(1, round(share * len(contexts))), len(contexts) - 1)
     first = set(contexts[:number])
     return [one for one in dialogues if one.context in first], [one for one in dialogues if one.context not in first]
+
+
+def merge_contexts(dialogues: Iterable[Dialogue]) -> list[Dialogue]:
+    """One row for each context, with all distinct responses to it, both in the order they come in."""
+    found: dict[tuple[str, ...], dict[str, str]] = {}
+    for dialogue in dialogues:
+        acts = dialogue.acts or ("",) * len(dialogue.responses)
+        for response, act in zip(dialogue.responses, acts, strict=True):
+            found.setdefault(dialogue.context, {}).setdefault(response, act)
+    return [
+        Dialogue(context, tuple(acts), tuple(acts.values()) if all(acts.values()) else ())
+        for context, acts in found.items()
+    ]
 
 
 def sample(dialogues: Sequence[Dialogue], most: int) -> list[Dialogue]:

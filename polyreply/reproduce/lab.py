@@ -1,6 +1,7 @@
 """The lab: what experiments share. One data folder, one stage 1, and trainings, responses and scores that are kept."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,21 @@ from polyreply.decoding.ways import Decode
 from polyreply.errors import PolyReplyError
 from polyreply.metrics import evaluate, load_scores
 from polyreply.metrics.files import join_files, read_responses
+from polyreply.metrics.signature import Signature
 from polyreply.metrics.systems import System
+from polyreply.metrics.tokenize import CaseName
+from polyreply.reproduce.cooling import cooling
 from polyreply.reproduce.corpus import Corpus
 from polyreply.reproduce.presets import Preset, StageSettings
-from polyreply.reproduce.workshop import Stage, Work, Workshop
+from polyreply.reproduce.stage import Stage, Work, revision
+from polyreply.reproduce.workshop import Diverged, Workshop
 from polyreply.responses.job import Job, reply_to_file
 from polyreply.training.recipe import MINI
 from polyreply.training.run_log import read
 from polyreply.training.usage import read_usage
 
 _RESPONSES, _SCORES = "responses.jsonl", "scores.json"
+_CASE: CaseName = "lower"
 _SEVERAL_REFERENCES = 1.5
 """How many a context has on average where several responses to it were collected."""
 
@@ -64,6 +70,22 @@ class Lab:
         is_explicit = self.corpus.about()["references"] >= _SEVERAL_REFERENCES
         return "weibo" if is_explicit or self.corpus.language == "zh" else "opensubtitles"
 
+    def origin(self, seeds: Sequence[int] | None = None) -> dict[str, Any]:
+        """Where final numbers come from: data, split and seeds (of the preset, unless named)."""
+        self.workshop.make(self.corpus.asked)
+        about, corpus = self.corpus.about(), self.corpus
+        split = "test" if about["final_split"] == "test" else "the half of valid that nothing was chosen by"
+        merged = f"; {about['merged']} rows were merged into others of the same context" if about["merged"] else ""
+        return {
+            "data": corpus.name,
+            "preparation": corpus.preparation,
+            "final_split": about["final_split"],
+            "final_numbers_from": (
+                f"{split}, {about['contexts']} contexts, {about['references']:.1f} references each{merged}"
+            ),
+            "seeds": list(self.preset.seeds if seeds is None else seeds),
+        }
+
     def with_seeds(self, seeds: tuple[int, ...]) -> "Lab":
         """The same lab with other seeds of stage 2."""
         return Lab(self.workshop, replace(self.preset, seeds=seeds), self.corpus, is_plan=self._is_plan)
@@ -82,7 +104,7 @@ class Lab:
             "model.vocab_size": model.vocab_size,
             "model.tokenizer": model.tokenizer,
         }
-        work = self._work("stage 1", self.preset.stage_1.steps * self.preset.stage_1.optimizer.batch_rows)
+        work = self.work("stage 1", self.preset.stage_1.steps * self.preset.stage_1.optimizer.batch_rows)
         return self.workshop.training(
             "stage1",
             self.corpus.splits.path,
@@ -94,22 +116,45 @@ class Lab:
 
     def training(self, variant: Variant, seed: int = 0) -> Stage:
         """The training of a variant, with the learning rate it is to have."""
-        return (
-            self._training(variant, seed, self.learning_rate(variant)) if variant.is_trained_by_em else self.stage_1()
-        )
+        if not variant.is_trained_by_em:
+            return self.stage_1()
+        found = self._training(variant, seed, self.learning_rate(variant))
+        choices = tuple(stage for stage in self.tried(variant) if stage.name != found.name)
+        return replace(found, choices=choices)
 
     def learning_rate(self, variant: Variant) -> float:
         """The first of its family's, or the one with the best validation on the first seed."""
-        rates, select, tried = self._rates(variant), self.preset.rates.select, self.tried(variant)
+        rates, tried = self.rates(variant), self.tried(variant)
         if not tried or (self._is_plan and not all(stage.is_made for stage in tried)):
             return rates[0]
-        sign = 1 if select == "mixture_nll" else -1
-        found = [sign * _last_validation(self.workshop.make(stage), select) for stage in tried]
+        found = [self._cost(stage) for stage in tried]
         return rates[found.index(min(found))]
+
+    def _cost(self, trained: Stage) -> float:
+        """What learning rates are chosen by, less being better; a rate with which training diverged is the worst."""
+        select = self.preset.rates.select
+        try:
+            value = _last_validation(self.workshop.make(trained), select)
+        except Diverged:
+            return math.inf
+        return value if select == "mixture_nll" else -value
+
+    def diverged(self, variants: Iterable[Variant]) -> dict[str, str]:
+        """The variants that have a seed whose training diverged, with what happened; makes all their trainings."""
+        found = {}
+        for variant in variants:
+            for seed in self.seeds(variant):
+                trained = self.training(variant, seed)
+                try:
+                    self.workshop.make(trained)
+                except Diverged:
+                    found[variant.name] = f"{variant.name}, seed {seed}: {trained.diverged}"
+                    break
+        return found
 
     def tried(self, variant: Variant) -> list[Stage]:
         """The trainings by which its learning rate is chosen; none if there is no choice."""
-        rates = self._rates(variant)
+        rates = self.rates(variant)
         if not variant.is_trained_by_em or self.preset.rates.select == "first" or len(rates) == 1:
             return []
         return [self._training(variant, self.preset.seeds[0], rate) for rate in rates]
@@ -120,10 +165,11 @@ class Lab:
         options: dict[str, Any] = {"decode": variant.decode, "seed": seed, "max_new_tokens": self.preset.max_new_tokens}
         if variant.decode != "decoders":
             options["k"] = k
-        made_from = {"model": trained.name, "data": self.corpus.asked.name, **options}
-        work = self._work(f"replies by {variant.decode}", self.preset.contexts * k)
+        batch = {"batch_size": self.preset.reply_batch}  # random numbers are drawn for each batch
+        made_from = {"model": trained.name, "data": self.corpus.asked.name, **options, **batch, **revision("responses")}
+        work = self.work(f"replies by {variant.decode}", self.preset.contexts * k, variant)
         return self.workshop.planned(
-            f"responses-{_slug(variant.name)}",
+            f"responses-{variant.method}-{variant.decode}",
             made_from,
             lambda path: self._reply(trained, path, options),
             [trained, self.corpus.asked],
@@ -133,15 +179,17 @@ class Lab:
     def scores(self, variant: Variant, seed: int = 0) -> Stage:
         """What its replies are worth."""
         said = self.responses(variant, seed)
-        made_from = {"responses": said.name, "tokenizer": self.corpus.tokenizer}
-        return self.workshop.planned(
-            f"scores-{_slug(variant.name)}", made_from, lambda path: self._score(said, path), [said]
+        signature = Signature(self.corpus.tokenizer, _CASE, str(self._k(variant)), self.corpus.asked.name)
+        made_from = {"responses": said.name, "signature": str(signature), **revision("scores")}
+        kind, work = (
+            f"scores-{variant.method}-{variant.decode}",
+            Work("scores", self.preset.contexts * self._k(variant)),
         )
+        return self.workshop.planned(kind, made_from, lambda path: self._score(said, path), [said], work)
 
     def all_scores(self, variants: Sequence[Variant]) -> list[Stage]:
-        """Every stage that `scored` of these variants asks for, choices of learning rates first."""
-        choices = [stage for variant in variants for stage in self.tried(variant)]
-        return [*choices, *(self.scores(variant, seed) for variant in variants for seed in self.seeds(variant))]
+        """The last stages that `scored` of these variants asks for."""
+        return [self.scores(variant, seed) for variant in variants for seed in self.seeds(variant)]
 
     def scored(self, variant: Variant) -> System:
         """Its scores for all its seeds, made where they are missing."""
@@ -164,9 +212,13 @@ class Lab:
     def _k(self, variant: Variant) -> int:
         return int(variant.k or variant.settings.get("model.num_decoders", self.num_decoders))
 
-    def _rates(self, variant: Variant) -> tuple[float, ...]:
-        is_full = variant.settings.get("model.architecture", self.preset.model.architecture) == "multi-decoder"
-        return self.preset.rates.decoders if is_full else self.preset.rates.adapters
+    def rates(self, variant: Variant) -> tuple[float, ...]:
+        """The learning rates that its family has."""
+        return self.preset.rates.decoders if self._has_full_decoders(variant) else self.preset.rates.adapters
+
+    def _has_full_decoders(self, variant: Variant) -> bool:
+        own = variant.settings.get("model.architecture", self.preset.model.architecture)
+        return variant.is_trained_by_em and own == "multi-decoder"
 
     def _training(self, variant: Variant, seed: int, rate: float) -> Stage:
         first, stage_2 = self.stage_1(), self.preset.stage_2
@@ -176,6 +228,7 @@ class Lab:
             "method": variant.method,
             "seed": seed,
             "optimizer.learning_rate": rate,
+            **(cooling(self.preset) if variant.method == "eqsoft-em" else {}),
             **variant.settings,
         }
         size = int(own.get("em.e_step_size", self.preset.em.e_step_size))
@@ -185,7 +238,7 @@ class Lab:
             first.path / "model",
             {**self._settings(stage_2), **own},
             needs=[first],
-            work=self._work("EM", stage_2.steps * size * self._k(variant)),
+            work=self.work("EM", stage_2.steps * size * self._k(variant), variant),
         )
 
     def _settings(self, stage: StageSettings) -> dict[str, Any]:
@@ -198,11 +251,12 @@ class Lab:
             "checkpoint": to_tree(stage.checkpoint),
         }
 
-    def _work(self, unit: str, amount: float) -> Work:
-        """Paces are measured for each size of model by itself."""
+    def work(self, unit: str, amount: float, variant: Variant | None = None) -> Work:
+        """Paces are measured for each size of model by itself, and for full decoders by themselves."""
         model = self.preset.model
         size = f"{model.mini.d_model}x{model.mini.num_decoder_layers}" if model.backbone == MINI else ""
-        return Work(f"{unit}, {model.backbone} {size}".strip(), amount)
+        full = "full decoders" if variant and self._has_full_decoders(variant) else ""
+        return Work(" ".join(part for part in (f"{unit},", model.backbone, size, full) if part), amount)
 
     def _reply(self, trained: Stage, path: Path, options: Mapping[str, Any]) -> None:
         from polyreply.api import PolyReply
@@ -216,12 +270,8 @@ class Lab:
 
     def _score(self, said: Stage, path: Path) -> None:
         joined = join_files(said.path / _RESPONSES, self.corpus.final)
-        scores = evaluate(joined.responses, joined.references, tokenizer=self.corpus.tokenizer)
+        scores = evaluate(joined.responses, joined.references, tokenizer=self.corpus.tokenizer, case=_CASE)
         scores.save(path / _SCORES, overwrite=True)
-
-
-def _slug(name: str) -> str:
-    return "".join(char if char.isalnum() else "-" for char in name.lower()).strip("-").replace("--", "-")
 
 
 def _last_validation(run: Path, number: str) -> float:

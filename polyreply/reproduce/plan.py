@@ -7,9 +7,12 @@ the stages that are there, or else as calibrated once, on one core of a two-core
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from polyreply.model.backbones import MiniConfig
 from polyreply.model.shipped import SHIPPED
 from polyreply.reproduce.presets import Preset
-from polyreply.reproduce.workshop import Stage, Workshop
+from polyreply.reproduce.smalltalk import STAGE_1 as SMALLTALK
+from polyreply.reproduce.stage import Stage
+from polyreply.reproduce.workshop import Workshop
 from polyreply.training.recipe import MINI
 
 _CALIBRATED = {
@@ -19,10 +22,16 @@ _CALIBRATED = {
     "replies by beam": 1.3e-2,
     "replies by nucleus": 1.3e-2,
     "replies by diverse-beam": 1.3e-2,
+    "speed": 1e-2,
+    "bound": 1.5e-3,
+    "recovery": 7e-2,
 }
 """Seconds of a sample in stage 1, of a sample under one decoder in an EM step, and of one reply: the processor's time
-over 25 updates, 6 EM steps and 320 replies on DailyDialog. The last two ways to reply are assumed to cost what beam
-does."""
+over 25 updates, 6 EM steps and 320 replies on DailyDialog. The others are assumed: nucleus and diverse-beam cost what
+beam does, `speed` between beam and decoders for a reply, `bound` the E-step of a sample under one decoder, `recovery`
+ten decoders for a pair or context."""
+_SCORES = 1e-3
+"""Seconds of one reply that is scored, whatever the model; assumed."""
 _SMALL = (MINI, SHIPPED)
 _MINI_SIZE = 4.1e6
 _T5_SMALL_SIZE = 60e6
@@ -52,11 +61,9 @@ class Plan:
 
 
 def plan(stages: Iterable[Stage], workshop: Workshop, preset: Preset) -> Plan:
-    """What is missing for these stages; of a stage that is there, nothing is needed."""
-    seen: dict[str, Stage] = {}
-    for stage in stages:
-        _visit(stage, seen)
-    missing = [stage for stage in seen.values() if not stage.is_made]
+    """What is missing for these stages. What stands on a training that diverged will never be made."""
+    seen = [stage for stage in with_needs(stages) if not _is_lost(stage)]
+    missing = [stage for stage in seen if not stage.is_made]
     paces = workshop.paces()
     seconds = sum(_seconds(stage, paces, preset) for stage in missing)
     basis = "measured on one core of another machine"
@@ -67,32 +74,56 @@ def plan(stages: Iterable[Stage], workshop: Workshop, preset: Preset) -> Plan:
     return Plan(missing, len(seen) - len(missing), seconds, basis)
 
 
+def with_needs(stages: Iterable[Stage]) -> list[Stage]:
+    """Stages after all they stand on and are chosen by, each once."""
+    seen: dict[str, Stage] = {}
+    for stage in stages:
+        _visit(stage, seen)
+    return list(seen.values())
+
+
 def _visit(stage: Stage, seen: dict[str, Stage]) -> None:
     if stage.name not in seen:
-        if not stage.is_made:
-            for need in stage.needs:
-                _visit(need, seen)
+        for need in (*stage.choices, *stage.needs):
+            _visit(need, seen)
         seen[stage.name] = stage
+
+
+def _is_lost(stage: Stage) -> bool:
+    return any(need.diverged or _is_lost(need) for need in stage.needs)
 
 
 def _seconds(stage: Stage, paces: dict[str, float], preset: Preset) -> float:
     if not stage.work.unit:
         return _LEAST
-    kind = stage.work.unit.partition(",")[0]
-    pace = paces.get(stage.work.unit, _CALIBRATED.get(kind, 0.0) * _relative_size(preset))
+    pace = paces.get(stage.work.unit, _calibrated(stage.work.unit, preset))
     return _LEAST + pace * stage.work.amount
+
+
+def _calibrated(unit: str, preset: Preset) -> float:
+    """Seconds of a unit of work that was never measured here."""
+    kind, _, model = unit.partition(", ")
+    if kind == "scores":
+        return _SCORES
+    size = _relative_size(preset)
+    if model == "smalltalk":
+        size = _size(MiniConfig(**SMALLTALK["model.mini"]), SMALLTALK["model.vocab_size"])
+    return _CALIBRATED.get(kind, 0.0) * size
 
 
 def _relative_size(preset: Preset) -> float:
     """Roughly, how much more a token costs than with `mini`'s model: by the weights it goes through."""
-    if preset.model.backbone not in _SMALL:
-        return _T5_SMALL_SIZE / _MINI_SIZE
-    mini = preset.model.mini
+    is_small = preset.model.backbone in _SMALL
+    return _size(preset.model.mini, preset.model.vocab_size) if is_small else _T5_SMALL_SIZE / _MINI_SIZE
+
+
+def _size(mini: MiniConfig, vocab_size: int) -> float:
+    """The weights a token goes through, relative to those of `mini`'s model."""
     attention = 4 * mini.d_model * mini.num_heads * mini.d_kv
     feed_forward = 2 * mini.d_model * mini.d_ff
     encoder = mini.num_layers * (attention + feed_forward)
     decoder = mini.num_decoder_layers * (2 * attention + feed_forward)
-    return max(0.1, (encoder + decoder + mini.d_model * preset.model.vocab_size) / _MINI_SIZE)
+    return max(0.1, (encoder + decoder + mini.d_model * vocab_size) / _MINI_SIZE)
 
 
 def _by_kind(stages: Iterable[Stage]) -> dict[str, list[Stage]]:

@@ -50,6 +50,8 @@ class LearningRates:
         for name in ("adapters", "decoders"):
             if not getattr(self, name):
                 yield f"{name} is empty; name one learning rate or more"
+            if any(rate <= 0 for rate in getattr(self, name)):
+                yield f"{name} is {list(getattr(self, name))}; use numbers above 0"
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,10 @@ class SmalltalkSettings:
     """Held-out contexts that are replied to."""
     seeds: tuple[int, ...] = (0,)
     """Seeds of every method."""
+
+    def problems(self) -> Iterator[str]:
+        """Nothing to train, or the same twice."""
+        yield from _list_problems("seeds", self.seeds, 1)
 
 
 @dataclass(frozen=True)
@@ -113,9 +119,11 @@ class Preset:
         """Values that leave nothing to measure."""
         if not 0 < self.selection_share < 1:
             yield f"selection_share is {self.selection_share}; use a share between 0 and 1"
-        for name in ("seeds", "other_seeds"):
-            if not getattr(self, name):
-                yield f"{name} is empty; name one or more, such as [0, 1]"
+        for name, least in (("seeds", 1), ("other_seeds", 1), ("second_seeds", 0)):
+            yield from _list_problems(name, getattr(self, name), least)
+        yield from _list_problems("scaling", self.scaling, 1)
+        if any(k < 1 for k in self.scaling):
+            yield f"scaling is {list(self.scaling)}; every K has to be 1 or more"
         for name in ("contexts", "max_new_tokens", "reply_batch", "speed_contexts"):
             if getattr(self, name) < 1:
                 yield f"{name} is {getattr(self, name)}; use 1 or more"
@@ -126,12 +134,21 @@ class Preset:
             )
 
 
+def _list_problems(name: str, values: Sequence[int], least: int) -> Iterator[str]:
+    """Too few of them, or one twice."""
+    if len(values) < least:
+        yield f"{name} is empty; name one or more, such as [0, 1]"
+    if len(set(values)) < len(values):
+        yield f"{name} is {list(values)}; name each once"
+
+
 _MINI: dict[str, Any] = {
     "model.backbone": "mini",
     "model.mini": {"d_model": 192, "d_ff": 768, "num_layers": 3, "num_decoder_layers": 3, "num_heads": 4, "d_kv": 48},
     "model.vocab_size": 5000,
     "em.e_step_size": 160,
     "em.cost": "nll",
+    "rates": {"adapters": [1e-3, 3e-3], "select": "mixture_nll"},
     "smalltalk.seeds": [0, 1, 2],
     "stage_1": {
         "steps": 4000,

@@ -9,7 +9,8 @@ from typing import Any
 
 from polyreply.reproduce.presets import SmalltalkSettings
 from polyreply.reproduce.smalltalk import HELD_OUT, METHODS, Smalltalk
-from polyreply.reproduce.workshop import Stage, Workshop
+from polyreply.reproduce.stage import Stage
+from polyreply.reproduce.workshop import Workshop
 from polyreply.training.usage import read_usage
 
 

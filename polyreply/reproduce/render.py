@@ -1,11 +1,14 @@
 """A result as Markdown and as LaTeX."""
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from polyreply.reproduce.result import Number, Result, Row, Table
 
-_MARKDOWN_SIGNS = frozenset(r"\`*_[]<>|~$#")
+CLAIMS = "What is claimed"
+"""The heading of the verdicts; the source of each says by whom."""
+_MARKDOWN_SIGNS = frozenset(r"\`*_[]<>|~$#&")
 _LATEX_SIGNS = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -28,14 +31,14 @@ _LATEX_SIGNS = {
 def markdown(result: Result) -> str:
     """The result as a page for GitHub: tables, pictures, verdicts and origin."""
     found = result.findings
-    lines = [f"# {result.title}", ""]
-    lines += [f"{line}  " for line in origin_lines(result.origin)] + [""]
+    lines = [f"# {_plain(result.title)}", ""]
+    lines += [f"{_plain(line)}  " for line in origin_lines(result.origin)] + [""]
     for table in found.tables:
         lines += [*_markdown_table(table), ""]
     for picture in found.pictures:
         lines += [f"![{_plain(picture.caption)}]({picture.file})", "", _plain(picture.caption), ""]
     if found.verdicts:
-        lines += ["## What the paper claims", ""]
+        lines += [f"## {CLAIMS}", ""]
         lines += ["| claim | source | | ours | the paper's |", "|---|---|---|---|---|"]
         for one in found.verdicts:
             cells = (one.text, one.source, f"**{one.outcome}**", one.ours or "–", one.paper or "–")
@@ -77,7 +80,7 @@ def _pipes(cells: list[str]) -> str:
 
 def latex(result: Result) -> str:
     """The tables as tabulars, one below the other, with their notes; the origin as comments."""
-    lines = [f"% {result.title}", *(f"% {line}" for line in origin_lines(result.origin))]
+    lines = [f"% {_one_line(line)}" for line in (result.title, *origin_lines(result.origin))]
     for table in result.findings.tables:
         lines += ["", *_latex_table(table)]
     for picture in result.findings.pictures:
@@ -89,12 +92,18 @@ def _latex_table(table: Table) -> Iterator[str]:
     yield rf"\par\medskip\textbf{{{_escape(table.title)}}}\par\smallskip"
     yield r"\begin{tabular}{|" + "|".join("r" if right else "l" for right in to_the_right(table)) + "|}"
     yield r"\hline"
-    yield " & ".join(_escape(heading) for heading in table.headings) + r" \\ \hline\hline"
+    yield _latex_row([_escape(heading) for heading in table.headings]) + r" \hline\hline"
     for row in table.rows:
-        yield " & ".join(_latex_cell(cell, row) for cell in row.cells) + r" \\"
+        yield _latex_row([_latex_cell(cell, row) for cell in row.cells])
     yield r"\hline"
     yield r"\end{tabular}"
     yield from (rf"\par\smallskip{{\footnotesize {_escape(note)}\par}}" for note in table.notes)
+
+
+def _latex_row(cells: list[str]) -> str:
+    """A line of a tabular; one that begins with [ or * would be taken for an argument of the line break before it."""
+    line = " & ".join(cells)
+    return ("{}" if line.lstrip().startswith(("[", "*")) else "") + line + r" \\"
 
 
 def _latex_cell(cell: str | Number, row: Row) -> str:
@@ -109,7 +118,12 @@ def _latex_cell(cell: str | Number, row: Row) -> str:
 
 
 def _escape(text: str) -> str:
-    return "".join(_LATEX_SIGNS.get(char, rf"\{char}" if char in "&%$#_{}" else char) for char in text)
+    """Harmless in LaTeX, on one line: an empty one would end the paragraph, and with it the table."""
+    return "".join(_LATEX_SIGNS.get(char, rf"\{char}" if char in "&%$#_{}" else char) for char in _one_line(text))
+
+
+def _one_line(text: str) -> str:
+    return re.sub(r"[^\S\u2009]+", " ", text).strip()
 
 
 def deviation(cell: Number) -> str:
@@ -124,16 +138,22 @@ def to_the_right(table: Table) -> list[bool]:
     return found or [False] * len(table.headings)
 
 
+def _commas(values: Iterable[object]) -> str:
+    return ", ".join(map(str, values))
+
+
 def origin_lines(origin: Mapping[str, Any]) -> list[str]:
     """Where a result comes from, in a few lines for people."""
     told: list[tuple[str, Callable[[Any], str]]] = [
         ("data", str),
+        ("preparation", str),
         ("final_numbers_from", str),
         ("preset", str),
-        ("seeds", lambda seeds: ", ".join(map(str, seeds))),
+        ("seeds", _commas),
+        ("second_block_seeds", _commas),
         ("signatures", lambda found: "; ".join(found)),
         ("command", str),
-        ("machine", lambda found: ", ".join(map(str, found.values()))),
+        ("machines", lambda found: "; ".join(", ".join(map(str, one.values())) for one in found)),
         ("seconds", lambda seconds: f"{seconds / 60:.1f} minutes for all its stages"),
         ("made", str),
     ]

@@ -6,11 +6,11 @@ from html import escape
 from pathlib import Path
 
 from polyreply.reproduce.claims import Verdict
-from polyreply.reproduce.render import deviation, origin_lines, to_the_right
+from polyreply.reproduce.render import CLAIMS, deviation, origin_lines, to_the_right
 from polyreply.reproduce.result import Number, Picture, Result, Row, Table
 
 _PAPER = "An Equal-Size Hard EM Algorithm for Diverse Dialogue Generation"
-_CLASSES = {"holds": "yes", "does not hold": "no", "not measured": "none"}
+_CLASSES = {"holds": "yes", "holds, not significantly": "yes", "does not hold": "no", "not measured": "none"}
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1b1b1b; background: #fff; max-width: 72rem; margin: 2rem auto;
   padding: 0 1rem; }
@@ -27,14 +27,16 @@ figcaption { color: #555; font-size: .88rem; }
 """
 
 
-def html_report(results: Sequence[tuple[Result, Path]]) -> str:
-    """The page of some results, each given with the folder of its pictures."""
+def html_report(results: Sequence[tuple[Result, Path]], left_out: Sequence[str] = ()) -> str:
+    """The page of some results, each given with the folder of its pictures, and what is left out of it."""
     parts = [
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>polyreply reproduce</title>\n<style>{_STYLE}</style>\n</head>\n<body>",
-        f"<h1>polyreply reproduce</h1>\n<p>Tables and figures of “{_PAPER}” on our data, with the paper's numbers (in "
-        "grey italics) beside ours. Other data, other sizes of models: directions can be compared, values cannot.</p>",
+        f"<h1>polyreply reproduce</h1>\n<p>Tables and figures of “{_PAPER}”, with the paper's numbers, where it has "
+        "them, beside ours in grey italics. Where data, sizes of models or training are not the paper's, directions "
+        "can be compared and values cannot.</p>",
+        *(f'<p class="note">Left out: {escape(told)}.</p>' for told in left_out),
     ]
     if len(results) > 1:
         links = (f'<a href="#r{place}">{escape(_heading(one))}</a>' for place, (one, _) in enumerate(results))
@@ -62,7 +64,7 @@ def _section(result: Result, folder: Path, place: int) -> Iterator[str]:
 
 
 def _verdicts(verdicts: Sequence[Verdict]) -> Iterator[str]:
-    yield "<h3>What the paper claims</h3>"
+    yield f"<h3>{CLAIMS}</h3>"
     yield '<div class="scroll"><table><tr><th>claim</th><th>source</th><th></th><th>ours</th><th>the paper\'s</th></tr>'
     for one in verdicts:
         outcome = f'<span class="{_CLASSES[one.outcome]}">{one.outcome}</span>'

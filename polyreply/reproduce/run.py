@@ -1,15 +1,14 @@
 """Runs experiments: from a name to the files of its result.
 
 OUT/stages holds what is kept and shared; OUT/DATA-PRESET/NAME the results, each with its own report, and beside them
-`report.html` with all of them.
+`report.html` with all of them. Where the data is a file or folder, or a setting is changed, DATA-PRESET has a digest.
 """
 
 import datetime
+import hashlib
 import json
-import os
-import platform
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,21 +16,23 @@ from typing import Any
 
 from polyreply import __version__
 from polyreply.config import to_tree
+from polyreply.errors import PolyReplyError
 from polyreply.metrics.scores import write_atomically
 from polyreply.progress import Notify, silent
 from polyreply.reproduce.catalogue import TITLES, experiment
-from polyreply.reproduce.corpus import find_corpus
+from polyreply.reproduce.corpus import find_corpus, is_embedded
 from polyreply.reproduce.lab import Lab
-from polyreply.reproduce.plan import Plan, plan
+from polyreply.reproduce.plan import Plan, plan, with_needs
 from polyreply.reproduce.presets import load_preset
 from polyreply.reproduce.render import latex, markdown
 from polyreply.reproduce.report import html_report
 from polyreply.reproduce.result import FILE, Result, load_result
-from polyreply.reproduce.workshop import Stage, Workshop
+from polyreply.reproduce.workshop import Workshop
 from polyreply.training.recipe import TrainRecipe
 from polyreply.training.view import View
 
 REPORT = "report.html"
+_DIGEST = 6
 _SMOKE = "Preset smoke: nothing is learnt in so few steps. All of it runs; its numbers and verdicts say nothing."
 
 
@@ -46,8 +47,14 @@ class Order:
 
     @property
     def results(self) -> Path:
-        """The folder of its results."""
-        return self.out / f"{Path(self.data).name}-{self.preset}"
+        """The folder of its results: one for each data, preset and overrides."""
+        own, usual = (to_tree(load_preset(self.preset, given)) for given in (self.overrides, ()))
+        changed = {key: value for key, value in own.items() if value != usual[key]}
+        place = str(Path(self.data).resolve()) if Path(self.data).exists() else self.data
+        name = f"{Path(self.data).name}-{self.preset}"
+        if is_embedded(self.data) and not changed:
+            return self.out / name
+        return self.out / f"{name}-{hashlib.sha256(json.dumps([place, changed]).encode()).hexdigest()[:_DIGEST]}"
 
     def command(self, name: str) -> str:
         """The command that gives a result."""
@@ -84,8 +91,7 @@ def reproduce(name: str, order: Order, lab: Lab) -> tuple[Result, list[Path]]:
     findings = chosen.report(lab, folder)
     if order.preset == "smoke":
         findings = replace(findings, remarks=[_SMOKE, *findings.remarks])
-    origin = _origin(name, order, lab, chosen.needs(lab))
-    origin["signatures"] = findings.signatures
+    origin = {**_origin(name, order, lab), "signatures": findings.signatures}
     result = Result(name, TITLES[name], findings, origin)
     texts = {
         "result.md": markdown(result),
@@ -100,27 +106,38 @@ def reproduce(name: str, order: Order, lab: Lab) -> tuple[Result, list[Path]]:
 
 
 def _joint_report(results: Path) -> Path:
-    """One page with all results of the folder, in the catalogue's order."""
-    folders = [results / name for name in TITLES if (results / name / FILE).is_file()]
-    page = html_report([(load_result(folder / FILE), folder) for folder in folders])
-    write_atomically(results / REPORT, page.encode(), overwrite=True)
+    """One page with all results of the folder that may be shown, in the catalogue's order."""
+    found, left_out = [], []
+    for name in TITLES:
+        folder = results / name
+        if not (folder / FILE).is_file():
+            continue
+        try:
+            result = load_result(folder / FILE)
+        except PolyReplyError as error:
+            left_out.append(str(error))
+            continue
+        if experiment(name).shows_texts and not result.origin.get("may_be_shown"):
+            left_out.append(f"{name} holds texts of the data; it is in its own folder alone")
+        elif not all((folder / picture.file).is_file() for picture in result.findings.pictures):
+            left_out.append(f"{name} has lost its pictures; make it again")
+        else:
+            found.append((result, folder))
+    write_atomically(results / REPORT, html_report(found, left_out).encode(), overwrite=True)
     return results / REPORT
 
 
-def _origin(name: str, order: Order, lab: Lab, stages: Sequence[Stage]) -> dict[str, Any]:
-    lab.workshop.make(lab.corpus.asked)
-    about, used = lab.corpus.about(), _with_needs(stages)
-    split = "test" if about["final_split"] == "test" else "the half of valid that nothing was chosen by"
+def _origin(name: str, order: Order, lab: Lab) -> dict[str, Any]:
+    chosen = experiment(name)
+    used = with_needs(chosen.needs(lab))
     told = {
-        "data": lab.corpus.name,
-        "final_split": about["final_split"],
-        "final_numbers_from": f"{split}, {about['contexts']} contexts, {about['references']:.1f} references each",
+        **chosen.origin(lab),
+        "may_be_shown": lab.corpus.may_be_shown,
         "preset": " ".join([order.preset, *order.overrides]),
         "recipe": to_tree(lab.preset),
-        "seeds": list(lab.preset.seeds),
         "command": order.command(name),
         "stages": [stage.name for stage in used],
-        "machine": _machine(),
+        "machines": _distinct(stage.done().get("machine", {}) for stage in used),
         "seconds": round(sum(stage.seconds() for stage in used if stage.is_made), 1),
         "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "version": __version__,
@@ -129,34 +146,10 @@ def _origin(name: str, order: Order, lab: Lab, stages: Sequence[Stage]) -> dict[
     return plain
 
 
-def _with_needs(stages: Sequence[Stage]) -> list[Stage]:
-    """Stages and all they stand on, each once."""
-    found: dict[str, Stage] = {}
-    waiting = list(stages)
-    while waiting:
-        stage = waiting.pop()
-        if stage.name not in found:
-            found[stage.name] = stage
-            waiting += stage.needs
-    return sorted(found.values(), key=lambda stage: stage.name)
-
-
-def _machine() -> dict[str, str]:
-    import torch
-
-    device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "no GPU"
-    return {
-        "processor": _processor(),
-        "cores": f"{os.cpu_count()} cores, {torch.get_num_threads()} threads",
-        "device": device,
-        "system": platform.platform(terse=True),
-        "python": f"Python {platform.python_version()}",
-        "torch": f"torch {torch.__version__}",
-    }
-
-
-def _processor() -> str:
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
+def _distinct(machines: Iterable[dict[str, str]]) -> list[dict[str, str]]:
+    """The machines that made something, each once."""
+    found: list[dict[str, str]] = []
+    for machine in machines:
+        if machine and machine not in found:
+            found.append(machine)
+    return found

@@ -1,17 +1,19 @@
 """The nine numbers of several variants in one table: ours with deviation, best and significance, the paper's below."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from polyreply.metrics.cells import Marks, legend, origins
 from polyreply.metrics.comparison import SHOWN, Comparison, compare_systems
 from polyreply.metrics.labels import direction, label
+from polyreply.metrics.significance import paired_test
 from polyreply.metrics.systems import System
 from polyreply.metrics.table_data import as_tree
 from polyreply.reproduce.lab import Lab, Variant
 from polyreply.reproduce.paper import Published
 from polyreply.reproduce.result import Number, Row, Table
+from polyreply.reproduce.workshop import Diverged
 
 _STARVED = 0.1
 """A decoder is starved when it was trained on less than this part of an equal share."""
@@ -25,11 +27,22 @@ class Scored:
     numbers: dict[str, dict[str, float]]
     """For each variant all its numbers, means over seeds."""
     comparison: Comparison
+    learning_rates: dict[str, float]
+    """Of stage 2, for each variant that has one."""
+
+    def p_value(self, system: str, other: str, number: str) -> float | None:
+        """How likely luck with the contexts alone gives such a difference; None where it cannot be tested."""
+        found = {one.name: one for one in self.comparison.systems if one.name not in self.comparison.incomparable}
+        if not {system, other} <= found.keys():
+            return None
+        difference = paired_test(found[system].columns(), found[other].columns(), [number]).get(number)
+        return difference.p_value if difference else None
 
     def tree(self) -> dict[str, Any]:
         """All of it for programs: means, every seed by itself, intervals and tests."""
         return {
             "means": self.numbers,
+            "learning_rates": self.learning_rates,
             "per_seed": {one.name: [scores.numbers for scores in one.seeds] for one in self.comparison.systems},
             "comparison": as_tree(self.comparison),
         }
@@ -43,26 +56,70 @@ class Scored:
 def score_table(
     lab: Lab, title: str, variants: Sequence[Variant], published: Published | None = None, baseline: str | None = None
 ) -> Scored:
-    """Scores the variants, where that is not done, and tests each against the baseline (the first, unless named)."""
-    systems = [lab.scored(variant) for variant in variants]
-    comparison = compare_systems(systems, baseline=baseline, notify=lab.workshop.notify)
+    """Scores the variants, where that is not done, and tests each against the baseline (the first, unless named).
+
+    A variant whose training diverged has a row that says so, and no numbers.
+    """
+    diverged = lab.diverged(variants)
+    trained = [variant for variant in variants if variant.name not in diverged]
+    if not trained:
+        raise Diverged(f"{next(iter(diverged.values()))}, and so did all others; use a lower learning rate")
+    systems = {variant.name: lab.scored(variant) for variant in trained}
+    baseline = baseline if baseline in systems else None
+    comparison = compare_systems(list(systems.values()), baseline=baseline, notify=lab.workshop.notify)
     rows = []
-    for system in systems:
-        rows.append(Row([system.name, *(_number(comparison, system, name) for name in SHOWN)]))
-        if published and system.name in published.numbers:
-            theirs = published.numbers[system.name]
+    for name in (variant.name for variant in variants):
+        rows.append(_row(comparison, systems[name]) if name in systems else _diverged_row(name))
+        if published and name in published.numbers:
+            theirs = published.numbers[name]
             rows.append(
-                Row([f"paper, {published.dataset}", *(Number(theirs.get(name)) for name in SHOWN)], is_paper=True)
+                Row([f"paper, {published.dataset}", *(Number(theirs.get(number)) for number in SHOWN)], is_paper=True)
             )
     headings = ["system", *(label(name).full + {1: " ↑", -1: " ↓", 0: ""}[direction(name)] for name in SHOWN)]
     notes = [*legend(comparison, Marks(("", ""), "*", ("", ""))), *origins(comparison)]
     if published:
         notes.append(f"The paper's numbers are of its {published.source}, on {published.dataset}.")
-    numbers = {
-        variant.name: {**_means(system), **_usage(lab, variant)}
-        for variant, system in zip(variants, systems, strict=True)
-    }
-    return Scored(Table(title, headings, rows, notes), numbers, comparison)
+    rates = {variant.name: lab.learning_rate(variant) for variant in trained if variant.is_trained_by_em}
+    notes += [*training_notes(lab, trained), *(f"Diverged: {told}." for told in diverged.values())]
+    numbers = {variant.name: {**_means(systems[variant.name]), **_usage(lab, variant)} for variant in trained}
+    return Scored(Table(title, headings, rows, notes), numbers, comparison, rates)
+
+
+def training_notes(lab: Lab, variants: Iterable[Variant]) -> list[str]:
+    """The seeds of a lab, and the learning rates that the variants have got."""
+    return [seeds_note(lab.preset.seeds), *rates_notes(lab, variants)]
+
+
+def seeds_note(seeds: Sequence[int]) -> str:
+    """The seeds that a table's systems were trained with."""
+    return f"{'Seed' if len(seeds) == 1 else 'Seeds'} of stage 2: {', '.join(map(str, seeds))}."
+
+
+def rates_notes(lab: Lab, variants: Iterable[Variant]) -> list[str]:
+    """The learning rates that the variants have got, a line for each list they were chosen from."""
+    families: dict[tuple[float, ...], list[str]] = {}
+    for one in variants:
+        if one.is_trained_by_em:
+            families.setdefault(lab.rates(one), []).append(f"{one.name} {lab.learning_rate(one):g}")
+    select = lab.preset.rates.select
+    return [
+        f"Learning rates of stage 2, {_how(offered, select)}: {', '.join(got)}." for offered, got in families.items()
+    ]
+
+
+def _how(offered: Sequence[float], select: str) -> str:
+    if len(offered) == 1:
+        return "the same for all"
+    told = ", ".join(f"{rate:g}" for rate in offered)
+    return f"the first of {told}" if select == "first" else f"chosen by {select} from {told}"
+
+
+def _row(comparison: Comparison, system: System) -> Row:
+    return Row([system.name, *(_number(comparison, system, name) for name in SHOWN)])
+
+
+def _diverged_row(name: str) -> Row:
+    return Row([name, "diverged", *(Number(None) for _ in SHOWN[1:])])
 
 
 def _number(comparison: Comparison, system: System, name: str) -> Number:

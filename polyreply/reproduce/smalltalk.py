@@ -18,9 +18,10 @@ from polyreply.data.sources import SMALLTALK_ROWS
 from polyreply.metrics.scores import write_atomically
 from polyreply.reproduce.corpus import write_dialogues
 from polyreply.reproduce.presets import SmalltalkSettings
-from polyreply.reproduce.workshop import Stage, Work, Workshop
+from polyreply.reproduce.stage import Stage, Work, revision
+from polyreply.reproduce.workshop import Workshop
 
-STAGE_1 = {
+STAGE_1: dict[str, Any] = {
     "method": "mle",
     "model.vocab_size": 3000,
     "model.mini": {"d_model": 128, "d_ff": 512, "num_layers": 2, "num_decoder_layers": 2, "d_kv": 32, "dropout": 0.0},
@@ -56,7 +57,7 @@ class Smalltalk:
 
     def __init__(self, workshop: Workshop, sizes: SmalltalkSettings | None = None) -> None:
         self.workshop, self.sizes = workshop, sizes or SmalltalkSettings()
-        self.data = workshop.planned("data-smalltalk", _ROWS, _write_data)
+        self.data = workshop.planned("data-smalltalk", {**_ROWS, **revision("data")}, _write_data)
 
     def held_out(self, kind: str = "valid") -> Path:
         """The held-out pairs of a kind."""
@@ -65,7 +66,7 @@ class Smalltalk:
     def stage_1(self) -> Stage:
         """The training of the single-decoder model."""
         settings = {**STAGE_1, "steps": self.sizes.stage_1_steps}
-        work = Work("stage 1, mini 128x2", self.sizes.stage_1_steps * _BATCH_ROWS)
+        work = Work("stage 1, smalltalk", self.sizes.stage_1_steps * _BATCH_ROWS)
         needs = [self.data]
         return self.workshop.training("stage1-smalltalk", self.data.path, "mini", settings, needs=needs, work=work)
 
@@ -80,8 +81,10 @@ class Smalltalk:
     def measuring(self, trained: Stage) -> Stage:
         """What a trained model has found."""
         made_from = {"model": trained.name, "pairs": self.sizes.pairs, "contexts": self.sizes.contexts}
+        made_from |= revision("recovery")
+        work = Work("recovery, smalltalk", len(HELD_OUT) * (self.sizes.pairs + self.sizes.contexts))
         return self.workshop.planned(
-            "recovery", made_from, lambda path: self._measure(trained.path / "model", path), [trained]
+            "recovery", made_from, lambda path: self._measure(trained.path / "model", path), [trained], work
         )
 
     def measured(self, trained: Stage) -> dict[str, Any]:
@@ -93,7 +96,7 @@ class Smalltalk:
     def _stage_2(self, kind: str, settings: Mapping[str, Any]) -> Stage:
         first, sizes = self.stage_1(), self.sizes
         given = {**STAGE_2, "steps": sizes.em_steps, "em.e_step_size": sizes.e_step_size, **settings}
-        work = Work("EM, mini 128x2", sizes.em_steps * sizes.e_step_size * int(given.get("model.num_decoders", 10)))
+        work = Work("EM, smalltalk", sizes.em_steps * sizes.e_step_size * int(given.get("model.num_decoders", 10)))
         return self.workshop.training(kind, self.data.path, first.path / "model", given, needs=[first], work=work)
 
     def _measure(self, folder: Path, path: Path) -> None:

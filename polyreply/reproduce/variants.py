@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from polyreply.reproduce.lab import Lab, Variant
+from polyreply.reproduce.paper import Numbers, Published
 
 BEAM = Variant("Beam search", decode="beam")
 NUCLEUS = Variant("Nucleus sampling", decode="nucleus")
@@ -13,12 +14,27 @@ HARD = Variant("Hard-EM", "hard-em")
 RANDOM_DYNAMIC = Variant("EqRandom-Dynamic", "eqrandom-dynamic")
 RANDOM_FIXED = Variant("EqRandom-Fixed", "eqrandom-fixed")
 EQHARD = Variant("EqHard-EM", "eqhard-em")
-EQSOFT = Variant("EqSoft-EM", "eqsoft-em", {"em.cost": "nll", "em.temperature": 4.0, "em.final_temperature": 0.1})
-"""Ours: balanced and soft at first, cooled until it is nearly hard."""
+EQSOFT = Variant("EqSoft-EM", "eqsoft-em")
+"""Ours: balanced and soft at first, cooled until it is nearly hard (`cooling.py`)."""
 HARD_AUTHORS = Variant("Hard-EM, authors' initialisation", "hard-em", {"model.adapter_init": "linear"})
 """Adapters that begin as PyTorch's linear layers do: untrained decoders say nonsense, the best one takes all."""
 
 EM = (SOFT, HARD, RANDOM_DYNAMIC, RANDOM_FIXED, EQHARD, EQSOFT)
+
+
+def of_authors(published: Published, variants: Iterable[Variant]) -> Published:
+    """The paper's Hard-EM began as its authors' code does: its numbers stand under that variant, where there is one."""
+    if HARD_AUTHORS.name not in {variant.name for variant in variants}:
+        return published
+    numbers = {HARD_AUTHORS.name if name == HARD.name else name: found for name, found in published.numbers.items()}
+    return replace(published, numbers=numbers)
+
+
+def with_authors(lab: Lab, numbers: Numbers) -> Numbers:
+    """Our numbers for claims: where the preset itself begins as the authors' code does, its Hard-EM is theirs."""
+    if lab.preset.model.adapter_init == "linear" and HARD.name in numbers:
+        return {**numbers, HARD_AUTHORS.name: numbers[HARD.name]}
+    return numbers
 
 
 def changed(variant: Variant, suffix: str, settings: Mapping[str, Any]) -> Variant:
@@ -32,5 +48,5 @@ def without_twins(lab: Lab, variants: Iterable[Variant]) -> list[Variant]:
     """Leaves out variants that the preset makes equal to an earlier one: the same stages under another name."""
     found: dict[str, Variant] = {}
     for variant in variants:
-        found.setdefault(f"{lab.training(variant).name} {variant.decode} {variant.k}", variant)
+        found.setdefault(lab.responses(variant).name, variant)
     return list(found.values())

@@ -6,68 +6,38 @@ stage goes on where it stopped, as training and replying do by themselves.
 
 import hashlib
 import json
+import re
 import shutil
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from polyreply import __version__
 from polyreply.config import load_recipe, to_tree
 from polyreply.data.prepare import PrepareConfig, prepare
+from polyreply.em.posterior import LikelihoodError
 from polyreply.metrics.scores import write_atomically
+from polyreply.model.shipped import SHIPPED, shipped_folder
 from polyreply.progress import Notify, silent
+from polyreply.reproduce.machine import machine
+from polyreply.reproduce.stage import DONE, Stage, Work, read_json, revision
 from polyreply.train import train
 from polyreply.training.endings import TrainingError
-from polyreply.training.recipe import TrainRecipe
+from polyreply.training.recipe import MINI, TrainRecipe
 from polyreply.training.view import View
 
-_DONE = "done.json"
 _DIGEST = 12
+_NO_NUMBER = re.compile(r"the (loss|norm of the gradient) is -?(nan|inf)")
+"""How a run says that it has diverged."""
 
 
-@dataclass(frozen=True)
-class Work:
-    """How much there is to do, in a unit whose pace can be measured."""
-
-    unit: str = ""
-    """Empty for what takes no time worth telling."""
-    amount: float = 0.0
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A step of an experiment: the folder of its result, what that is made from, and how."""
-
-    path: Path
-    made_from: Mapping[str, Any]
-    make: Callable[[Path], None]
-    needs: tuple["Stage", ...] = ()
-    """What has to be there before it can be made."""
-    work: Work = Work()
-    leftover: str = ""
-    """A folder inside that only an unfinished stage needs."""
-
-    @property
-    def name(self) -> str:
-        """Its kind and the digest of what it is made from."""
-        return self.path.name
-
-    @property
-    def kind(self) -> str:
-        """Its name without the digest."""
-        return self.name.rpartition("-")[0]
-
-    @property
-    def is_made(self) -> bool:
-        """Whether its result is there, whole."""
-        return (self.path / _DONE).is_file()
-
-    def seconds(self) -> float:
-        """What making it took; of an interrupted one, the last part."""
-        return float(json.loads((self.path / _DONE).read_text(encoding="utf-8"))["seconds"])
+class Diverged(TrainingError):
+    """A training of stage 2 ended in numbers that are none, and would again: that is kept as its result."""
 
 
 class Workshop:
@@ -97,43 +67,76 @@ class Workshop:
         return Stage(path, made_from, make, tuple(needs), work or Work(), leftover)
 
     def make(self, stage: Stage) -> Path:
-        """The folder of a stage; whatever it needs is made before it, unless it is there itself."""
-        if stage.is_made:
-            return stage.path
+        """The folder of a stage; whatever it needs is made before it. Raises Diverged for what has no result."""
         for need in stage.needs:
             self.make(need)
+        if not stage.is_made:
+            self._make(stage)
+        elif stage.mend:
+            stage.mend(stage.path)
+        if stage.diverged:
+            raise Diverged(f"{stage.diverged}; use a lower learning rate, or remove {stage.path} to try it again")
+        return stage.path
+
+    def _make(self, stage: Stage) -> None:
         self.notify(stage.kind, 0.0)
-        begin, was_begun = time.perf_counter(), stage.path.exists()
-        stage.make(stage.path)
+        was_begun, before = self._begin(stage)
+        begin, diverged = time.perf_counter(), ""
+        try:
+            stage.make(stage.path)
+        except Diverged as error:
+            diverged = str(error)
+        except BaseException:
+            self._write_begun(stage, before + time.perf_counter() - begin)
+            raise
         done = {
             "schema_version": 1,
+            "id": uuid.uuid4().hex,
             "made_from": stage.made_from,
-            "seconds": round(time.perf_counter() - begin, 1),
+            "needs": stage.need_ids(),
+            "seconds": round(before + time.perf_counter() - begin, 1),
             "work": {"unit": stage.work.unit, "amount": stage.work.amount},
             "resumed": was_begun,
+            "diverged": diverged,
+            "version": __version__,
+            "machine": machine(),
         }
-        write_atomically(stage.path / _DONE, json.dumps(done, indent=2, default=str).encode(), overwrite=True)
+        write_atomically(stage.path / DONE, json.dumps(done, indent=2, default=str).encode(), overwrite=True)
+        _begun(stage).unlink(missing_ok=True)
         if stage.leftover:
             shutil.rmtree(stage.path / stage.leftover, ignore_errors=True)
-        return stage.path
+
+    def _begin(self, stage: Stage) -> tuple[bool, float]:
+        """Whether there is a part to go on with, and the seconds it took; removes one that used other results."""
+        begun = read_json(_begun(stage))
+        if stage.path.exists() and (stage.done() or (begun and stage.used(begun) != stage.need_ids())):
+            shutil.rmtree(stage.path)
+        goes_on = stage.path.exists()
+        before = float(begun.get("seconds", 0.0)) if goes_on else 0.0
+        self._write_begun(stage, before)
+        return goes_on, before
+
+    def _write_begun(self, stage: Stage, seconds: float) -> None:
+        record = {"needs": stage.need_ids(), "seconds": seconds}
+        write_atomically(_begun(stage), json.dumps(record).encode(), overwrite=True)
 
     def paces(self) -> dict[str, float]:
         """Seconds per unit of work, as measured by the stages that were made here in one go."""
         total: dict[str, tuple[float, float]] = {}
-        for path in sorted(self.folder.glob(f"*/{_DONE}")):
-            done = json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted(self.folder.glob(f"*/{DONE}")):
+            done = read_json(path)
             work = done.get("work", {})
-            if work.get("amount") and not done.get("resumed"):
+            if work.get("amount") and not done.get("resumed") and not done.get("diverged"):
                 seconds, amount = total.get(work["unit"], (0.0, 0.0))
                 total[work["unit"]] = seconds + done["seconds"], amount + work["amount"]
         return {unit: seconds / amount for unit, (seconds, amount) in total.items()}
 
     def preparing(self, source: str, config: PrepareConfig | None = None) -> Stage:
         """The data folder of a corpus, as a stage."""
-        config = config or PrepareConfig()
-        kind = f"data-{Path(source).name}"
-        made_from = {"source": source, "recipe": to_tree(config)}
-        return self.planned(kind, made_from, lambda path: _prepare(source, path, config, self.notify))
+        config, path = config or PrepareConfig(), Path(source)
+        content = {"content": digest_of(path)} if path.is_file() else {}
+        made_from = {"source": source, "recipe": to_tree(config), **content, **revision("data")}
+        return self.planned(f"data-{path.name}", made_from, lambda path: _prepare(source, path, config, self.notify))
 
     def training(
         self,
@@ -151,18 +154,52 @@ class Workshop:
         tree = to_tree(recipe)
         made_from = {**tree, "data": data.name, "out": "", "backbone": str(backbone).removeprefix(f"{self.folder}/")}
         del made_from["model"]["backbone"]
+        made_from |= {**self._weights(backbone), **revision("training")}
         make = partial(self._train, recipe)
         return self.planned(name, made_from, make, needs, work, leftover="checkpoints")
+
+    def _weights(self, backbone: str | Path) -> dict[str, str]:
+        """What a backbone on this disk holds; a stage's is known by its name."""
+        folder = shipped_folder() if backbone == SHIPPED else Path(backbone)
+        if backbone == MINI or folder.is_relative_to(self.folder) or not folder.is_dir():
+            return {}
+        files = sorted(path for path in folder.iterdir() if path.is_file())
+        return {"weights": _digest_of_all(tuple((path, path.stat().st_mtime_ns) for path in files))}
 
     def _train(self, recipe: TrainRecipe, path: Path) -> None:
         placed = replace(recipe, out=str(path))
         try:
             with self._show(placed) if self._show else nullcontext() as view:
                 train(placed, resume=(path / "recipe.yaml").is_file(), view=view)
-        except TrainingError as error:
+        except (TrainingError, LikelihoodError) as error:
+            if recipe.method != "mle" and _has_diverged(error):
+                raise Diverged(f"{path.name} diverged: {str(error).partition(';')[0]}") from error
             raise TrainingError(
                 f"{error}; what is made is kept, and the command that began this goes on there"
             ) from error
+
+
+def _has_diverged(error: BaseException) -> bool:
+    is_likelihood = isinstance(error, LikelihoodError) or isinstance(error.__cause__, LikelihoodError)
+    return is_likelihood or bool(_NO_NUMBER.search(str(error)))
+
+
+def _begun(stage: Stage) -> Path:
+    """What is known about an unfinished stage; beside its folder, which has to be empty at the start."""
+    return stage.path.with_name(f"{stage.name}.begun.json")
+
+
+def digest_of(path: Path) -> str:
+    """Of a file's content."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
+
+
+@cache
+def _digest_of_all(files: tuple[tuple[Path, int], ...]) -> str:
+    """Of files, each given with the time of its last change."""
+    text = json.dumps([(path.name, digest_of(path)) for path, _ in files])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @cache

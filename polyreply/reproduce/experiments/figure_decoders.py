@@ -13,8 +13,9 @@ from polyreply.reproduce.claims import Claim, check, over
 from polyreply.reproduce.lab import Lab, Variant
 from polyreply.reproduce.pictures import COLOURS, Bars, draw_bars
 from polyreply.reproduce.result import Findings, Number, Picture, Row, Table
+from polyreply.reproduce.score_table import training_notes
+from polyreply.reproduce.stage import Stage
 from polyreply.reproduce.variants import BEAM, EQHARD
-from polyreply.reproduce.workshop import Stage
 
 _FILE = "decoders.png"
 _SPREADS = ("length", "questions", "with_word")
@@ -56,9 +57,10 @@ def _report(lab: Lab, folder: Path) -> Findings:
     note = (
         "Typical words: log-odds against all other decoders with an informative Dirichlet prior, above 1.96 deviations."
     )
+    first = lab.with_seeds(lab.preset.seeds[:1])
     numbers = {name: [asdict(one) for one in profiles] for name, profiles in found.items()}
     return Findings(
-        [Table("The decoders of EqHard-EM", headings, rows, [note])],
+        [Table("The decoders of EqHard-EM", headings, rows, [note, *training_notes(first, [EQHARD])])],
         [
             Picture(
                 _FILE, f"Replies of beam search (by place) and of EqHard-EM (by decoder): length, questions, “{word}”."
@@ -82,4 +84,4 @@ def _draw(found: dict[str, list[DecoderProfile]], word: str, path: Path) -> None
     draw_bars(rows, path)
 
 
-EXPERIMENT = Experiment(_needs, _report)
+EXPERIMENT = Experiment(_needs, _report, origin=lambda lab: lab.origin(lab.preset.seeds[:1]))

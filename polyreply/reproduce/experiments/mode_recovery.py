@@ -12,8 +12,9 @@ from polyreply.reproduce.lab import Lab
 from polyreply.reproduce.pictures import draw_shares
 from polyreply.reproduce.recovery import HEADINGS, recover, recovery_stages, recovery_table
 from polyreply.reproduce.result import Findings, Picture, Row, Table
+from polyreply.reproduce.score_table import seeds_note
 from polyreply.reproduce.smalltalk import METHODS, Smalltalk
-from polyreply.reproduce.workshop import Stage
+from polyreply.reproduce.stage import Stage
 
 _FILE, _OURS = "acts.png", "EqHard-EM"
 _DRAWN = (_OURS, "Hard-EM", "EqRandom-Dynamic")
@@ -58,7 +59,7 @@ def _report(lab: Lab, folder: Path) -> Findings:
     shares = {name: found["valid"]["methods"][name][0]["act_shares"] for name in _DRAWN}
     draw_shares(shares, ACTS, folder / _FILE)
     return Findings(
-        [_table(title, found[kind]) for kind, title in _TITLES.items()],
+        [_table(title, found[kind], sizes.seeds) for kind, title in _TITLES.items()],
         [Picture(_FILE, "What each decoder's replies do: share of its replies that carry each act, first seed.")],
         check(CLAIMS, numbers),
         ["This experiment is always on smalltalk, whatever data is named."],
@@ -66,12 +67,19 @@ def _report(lab: Lab, folder: Path) -> Findings:
     )
 
 
-def _table(title: str, found: Mapping[str, Any]) -> Table:
+def _table(title: str, found: Mapping[str, Any], seeds: Sequence[int]) -> Table:
     note = (
         f"A response costs {found['stage_1_nll']:.1f} nats after stage 1; one adapter with as many steps gains "
         f"{found['one_adapter_gain']:.2f}."
     )
-    return Table(title, list(HEADINGS), [Row(list(row)) for row in recovery_table(found)], [note])
+    return Table(title, list(HEADINGS), [Row(list(row)) for row in recovery_table(found)], [note, seeds_note(seeds)])
 
 
-EXPERIMENT = Experiment(_needs, _report)
+def _origin(lab: Lab) -> dict[str, Any]:
+    """Its own data and seeds, whatever the lab has."""
+    sizes = lab.preset.smalltalk
+    held_out = f"{sizes.pairs} pairs and {sizes.contexts} contexts that no training has seen, of each kind"
+    return {"data": "smalltalk", "final_numbers_from": held_out, "seeds": list(sizes.seeds)}
+
+
+EXPERIMENT = Experiment(_needs, _report, origin=_origin)

@@ -6,14 +6,16 @@ from pathlib import Path
 
 from safetensors import safe_open
 
+from polyreply.model.shipped import SHIPPED
 from polyreply.reproduce import paper
 from polyreply.reproduce.catalogue import Experiment
 from polyreply.reproduce.claims import Claim, check, times
 from polyreply.reproduce.lab import Lab
 from polyreply.reproduce.result import Findings, Number, Row, Table
-from polyreply.reproduce.score_table import score_table
+from polyreply.reproduce.score_table import score_table, training_notes
+from polyreply.reproduce.stage import Stage
 from polyreply.reproduce.variants import EQHARD, changed
-from polyreply.reproduce.workshop import Stage
+from polyreply.training.recipe import MINI
 
 ADAPTER = replace(EQHARD, name="Multi-adapter")
 DECODER = replace(
@@ -21,6 +23,7 @@ DECODER = replace(
 )
 """Each full decoder with an embedding of its own, as the paper counts its 451M."""
 ROWS = (ADAPTER, DECODER)
+_SMALL = "A small model has small decoders: adapters save less here than they do on T5-small."
 CLAIMS = (
     Claim(
         "Adapters need at most a third of the parameters",
@@ -47,16 +50,18 @@ def _report(lab: Lab, folder: Path) -> Findings:
             "parameters": count_parameters(lab.model_folder(variant, lab.preset.seeds[0])) / 1e6,
         }
         for variant in ROWS
+        if variant.name in scored.numbers
     }
     rows = []
     for name, found in numbers.items():
         rows.append(_row(name, found["parameters"], found["bleu2_f"]))
         rows.append(_row(f"paper, {paper.ARCHITECTURE.dataset}", **theirs[name], is_paper=True))
-    table = Table("Architectures", ["decoders", "parameters, millions", "BLEU2-F"], rows)
+    notes = training_notes(lab, [variant for variant in ROWS if variant.name in numbers])
+    table = Table("Architectures", ["decoders", "parameters, millions", "BLEU2-F"], rows, notes)
     return Findings(
         [table, scored.table],
         verdicts=check(CLAIMS, numbers, theirs),
-        remarks=["A small model has small decoders: adapters save less here than they do on T5-small."],
+        remarks=[_SMALL] if lab.preset.model.backbone in (MINI, SHIPPED) else [],
         numbers={**scored.tree(), "means": numbers},
         signatures=scored.signatures,
     )

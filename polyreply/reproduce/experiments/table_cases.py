@@ -8,14 +8,18 @@ from polyreply.errors import PolyReplyError
 from polyreply.reproduce.catalogue import Experiment
 from polyreply.reproduce.lab import Lab, Variant
 from polyreply.reproduce.result import Findings, Row, Table
+from polyreply.reproduce.score_table import training_notes
+from polyreply.reproduce.stage import Stage
 from polyreply.reproduce.variants import BEAM, EQHARD, HARD, HARD_AUTHORS, SOFT, without_twins
-from polyreply.reproduce.workshop import Stage
 
 ROWS = (BEAM, SOFT, HARD, HARD_AUTHORS, EQHARD)
 _REPEATED = re.compile(
     r"(?<!\S)(?P<word>\S+)(?P<gap>\s+)(?P=word)(?:(?P=gap)(?P=word)){2,}(?!\S)|(?P<sign>[^\w\s]|[\u4e00-\u9fff])(?P=sign){3,}"
 )
 """Four equal words or more in a row; without spaces, four equal signs or Chinese characters."""
+
+
+_PRIVATE = "This result holds texts of the data: not for publication unless their licence allows it."
 
 
 def _variants(lab: Lab) -> list[Variant]:
@@ -31,24 +35,29 @@ def _seed(lab: Lab, variant: Variant) -> int:
 
 
 def _report(lab: Lab, folder: Path) -> Findings:
-    said = {variant.name: lab.said(variant, _seed(lab, variant)) for variant in _variants(lab)}
+    lab = lab.with_seeds(lab.preset.seeds[:1])
+    diverged = lab.diverged(_variants(lab))
+    shown = [variant for variant in _variants(lab) if variant.name not in diverged]
+    said = {variant.name: lab.said(variant, _seed(lab, variant)) for variant in shown}
     contexts = [context for context, _ in next(iter(said.values()))]
     wrong = [place for place in lab.preset.cases if not 0 <= place < len(contexts)]
     if wrong:
         raise PolyReplyError(f"cases: expected rows from 0 to {len(contexts) - 1}, found {wrong[0]}; name others")
     cases = {place: {name: rows[place][1] for name, rows in said.items()} for place in lab.preset.cases}
-    tables = [_table(contexts[place], replies) for place, replies in cases.items()]
+    notes = training_notes(lab, shown)
+    tables = [_table(contexts[place], replies, notes) for place, replies in cases.items()]
     numbers = {str(place): {"context": list(contexts[place]), "responses": said} for place, said in cases.items()}
     remark = (
         "[repeat]: further repetitions are left out; [eos]: an empty reply. Beam search's rows are places in the beam."
     )
-    return Findings(tables, remarks=[remark], numbers=numbers)
+    remarks = [remark, *(f"Diverged: {told}." for told in diverged.values())]
+    return Findings(tables, remarks=[*([] if lab.corpus.may_be_shown else [_PRIVATE]), *remarks], numbers=numbers)
 
 
-def _table(context: Sequence[str], replies: dict[str, tuple[str, ...]]) -> Table:
+def _table(context: Sequence[str], replies: dict[str, tuple[str, ...]], notes: list[str]) -> Table:
     lines = zip(*replies.values(), strict=True)
     rows = [Row([str(place), *(shorten(text) for text in texts)]) for place, texts in enumerate(lines)]
-    return Table(f"Context: {' / '.join(context)}", ["decoder", *replies], rows)
+    return Table(f"Context: {' / '.join(context)}", ["decoder", *replies], rows, notes)
 
 
 def shorten(text: str) -> str:
@@ -60,4 +69,4 @@ def shorten(text: str) -> str:
     )
 
 
-EXPERIMENT = Experiment(_needs, _report)
+EXPERIMENT = Experiment(_needs, _report, shows_texts=True, origin=lambda lab: lab.origin(lab.preset.seeds[:1]))
