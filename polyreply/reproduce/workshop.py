@@ -6,7 +6,6 @@ stage goes on where it stopped, as training and replying do by themselves.
 
 import hashlib
 import json
-import re
 import shutil
 import time
 import uuid
@@ -27,13 +26,11 @@ from polyreply.progress import Notify, silent
 from polyreply.reproduce.machine import machine
 from polyreply.reproduce.stage import DONE, Stage, Work, read_json, revision
 from polyreply.train import train
-from polyreply.training.endings import TrainingError
+from polyreply.training.endings import DivergedError, TrainingError
 from polyreply.training.recipe import MINI, TrainRecipe
 from polyreply.training.view import View
 
 _DIGEST = 12
-_NO_NUMBER = re.compile(r"the (loss|norm of the gradient) is -?(nan|inf)")
-"""How a run says that it has diverged."""
 
 
 class Diverged(TrainingError):
@@ -172,16 +169,11 @@ class Workshop:
             with self._show(placed) if self._show else nullcontext() as view:
                 train(placed, resume=(path / "recipe.yaml").is_file(), view=view)
         except (TrainingError, LikelihoodError) as error:
-            if recipe.method != "mle" and _has_diverged(error):
+            if recipe.method != "mle" and isinstance(error, DivergedError | LikelihoodError):
                 raise Diverged(f"{path.name} diverged: {str(error).partition(';')[0]}") from error
             raise TrainingError(
                 f"{error}; what is made is kept, and the command that began this goes on there"
             ) from error
-
-
-def _has_diverged(error: BaseException) -> bool:
-    is_likelihood = isinstance(error, LikelihoodError) or isinstance(error.__cause__, LikelihoodError)
-    return is_likelihood or bool(_NO_NUMBER.search(str(error)))
 
 
 def _begun(stage: Stage) -> Path:

@@ -21,7 +21,7 @@ from polyreply.em.e_step import Evidence, e_step
 from polyreply.em.m_step import backward_decoders, backward_prior, token_mass
 from polyreply.em.posterior import LikelihoodError
 from polyreply.model.score import Limits, Samples
-from polyreply.training.endings import TrainingError, resume_command
+from polyreply.training.endings import DivergedError, resume_command
 from polyreply.training.optimizer import DecoderOptimizer, learning_rate_at
 from polyreply.training.processes import Processes
 from polyreply.training.recipe import TrainRecipe
@@ -165,7 +165,7 @@ class EMSteps:
                 fixed_decoder_M=self.fixed_M,
             )
         except LikelihoodError as error:
-            raise TrainingError(f"step {self.done + 1}: {error}; {self._how_to_go_on()}") from error
+            raise DivergedError(f"step {self.done + 1}: {error}; {self._how_to_go_on()}") from error
         self.prices_K = assignment.prices_K
         self.bound.add(assignment.posterior_NK)
         return assignment
@@ -193,7 +193,7 @@ class EMSteps:
     def _check(self, name: str, value: float) -> None:
         """Before weights are changed by a number that is none."""
         if not math.isfinite(value):
-            raise TrainingError(f"the {name} is {value} at step {self.done + 1}; {self._how_to_go_on()}")
+            raise DivergedError(f"the {name} is {value} at step {self.done + 1}; {self._how_to_go_on()}")
 
     def _how_to_go_on(self) -> str:
         return (

@@ -18,6 +18,10 @@ class TrainingError(PolyReplyError):
     """A run cannot go on; every process of it finds the same."""
 
 
+class DivergedError(TrainingError):
+    """A loss, gradient or likelihood is no number."""
+
+
 class DiskError(PolyReplyError):
     """Files of a run cannot be written or read."""
 
