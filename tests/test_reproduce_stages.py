@@ -10,7 +10,6 @@ import runs
 
 from polyreply.data.chitchat import SCREENED
 from polyreply.data.dialogue import Dialogue
-from polyreply.model.shipped import shipped_folder
 from polyreply.reproduce import stage as stages
 from polyreply.reproduce.catalogue import TITLES, experiment
 from polyreply.reproduce.cooling import cooling
@@ -133,12 +132,12 @@ def test_a_raised_revision_and_other_weights_make_another_stage(data, tmp_path, 
     monkeypatch.setitem(stages.REVISION, "training", 1)
     names.append(name())
     assert len(set(names)) == 3 and revision("scores") == {} and revision("training") == {"revision": 1}
-    made_from = workshop.training("stage1", data, "shipped", {"method": "mle"}).made_from
-    assert (
-        shipped_folder()
-        and made_from["weights"]
-        and "weights" not in workshop.training("stage1", data, "mini", {"method": "mle"}).made_from
+    (backbone / "config.json").touch()
+    monkeypatch.setattr("polyreply.model.shipped.FOLDER", backbone)
+    shipped, mini = (
+        workshop.training("stage1", data, name, {"method": "mle"}).made_from for name in ("shipped", "mini")
     )
+    assert shipped["weights"] and "weights" not in mini
 
 
 def test_equal_systems_share_their_stages_and_unequal_ones_do_not(data):
