@@ -121,7 +121,6 @@ def test_other_files_are_refused_in_one_line(tmp_path, text, message):
 
 
 def test_plots_are_drawn_the_same_each_time(tmp_path):
-    pytest.importorskip("matplotlib")
     hard, soft = counted(history(60)[1]).summary("hard-em"), counted(history(9, 1)[1]).summary("soft-em")
     for name in ("one.png", "two.png"):
         plots.plot_usage(hard, tmp_path / f"usage-{name}")

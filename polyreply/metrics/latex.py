@@ -5,25 +5,16 @@ from itertools import groupby
 from polyreply.metrics.cells import NONE, Marks, cell, legend, origins
 from polyreply.metrics.comparison import Comparison
 from polyreply.metrics.labels import direction, label
-
-_SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    NONE: "--",
-}
+from polyreply.metrics.latex_text import escape
 
 
 def latex(comparison: Comparison) -> str:
     """A tabular laid out as in the paper, with what its marks mean below it; the notes are comments."""
-    marks = Marks((r"\textbf{", "}"), "$^*$", (r"$_{\pm ", "}$"), r"$\pm$", _escape)
+    marks = Marks((r"\textbf{", "}"), "$^*$", (r"$_{\pm ", "}$"), r"$\pm$", escape)
     rows = []
     for system in comparison.systems:
         cells = [cell(comparison, system, number, marks).replace(NONE, "--") for number in comparison.shown]
-        rows.append(" & ".join([_escape(system.name), *cells]) + r" \\")
+        rows.append(" & ".join([escape(system.name), *cells]) + r" \\")
     groups = _groups(comparison.shown)
     lines = [
         *(f"% {note}" for note in [*_needs(comparison), *origins(comparison)]),
@@ -54,11 +45,11 @@ def _heading(groups: list[tuple[str, list[str]]]) -> list[str]:
     """Two lines: the groups, and below them the columns, with a rule between them where a group has several."""
     upper, lower, rules, column = [r"\multirow{2}{*}{System}"], [""], "", 2
     for name, numbers in groups:
-        shown = _escape(name).replace("n-gram", "$n$-gram")
+        shown = escape(name).replace("n-gram", "$n$-gram")
         upper.append(rf"\multicolumn{{{len(numbers)}}}{{c|}}{{{shown}{_arrow(numbers[0])}}}")
         for number in numbers:
             bar = "|" if number == numbers[-1] else ""
-            lower.append(rf"\multicolumn{{1}}{{c{bar}}}{{{_escape(label(number).own)}}}")
+            lower.append(rf"\multicolumn{{1}}{{c{bar}}}{{{escape(label(number).own)}}}")
         if label(numbers[0]).own:
             rules += rf" \cline{{{column}-{column + len(numbers) - 1}}}"
         column += len(numbers)
@@ -67,7 +58,3 @@ def _heading(groups: list[tuple[str, list[str]]]) -> list[str]:
 
 def _arrow(number: str) -> str:
     return {1: r"$^\uparrow$", -1: r"$^\downarrow$", 0: ""}[direction(number)]
-
-
-def _escape(text: str) -> str:
-    return "".join(_SPECIAL.get(char, rf"\{char}" if char in "&%$#_{}" else char) for char in text)

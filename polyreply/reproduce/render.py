@@ -1,31 +1,14 @@
 """A result as Markdown and as LaTeX."""
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from polyreply.metrics.latex_text import escape, one_line
 from polyreply.reproduce.result import Number, Result, Row, Table
 
 CLAIMS = "What is claimed"
 """The heading of the verdicts; the source of each says by whom."""
 _MARKDOWN_SIGNS = frozenset(r"\`*_[]<>|~$#&")
-_LATEX_SIGNS = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "–": "--",
-    "±": r"$\pm$",
-    "×": r"$\times$",
-    "≥": r"$\geq$",
-    "≤": r"$\leq$",
-    "−": "$-$",
-    "↑": r"$\uparrow$",
-    "↓": r"$\downarrow$",
-    "\u2009": r"\,",
-}
 
 
 def markdown(result: Result) -> str:
@@ -80,24 +63,24 @@ def _pipes(cells: list[str]) -> str:
 
 def latex(result: Result) -> str:
     """The tables as tabulars, one below the other, with their notes; the origin as comments."""
-    lines = [f"% {_one_line(line)}" for line in (result.title, *origin_lines(result.origin))]
+    lines = [f"% {one_line(line)}" for line in (result.title, *origin_lines(result.origin))]
     for table in result.findings.tables:
         lines += ["", *_latex_table(table)]
     for picture in result.findings.pictures:
-        lines += ["", rf"\includegraphics[width=\linewidth]{{{picture.file}}}", rf"\par {_escape(picture.caption)}"]
+        lines += ["", rf"\includegraphics[width=\linewidth]{{{picture.file}}}", rf"\par {escape(picture.caption)}"]
     return "\n".join(lines) + "\n"
 
 
 def _latex_table(table: Table) -> Iterator[str]:
-    yield rf"\par\medskip\textbf{{{_escape(table.title)}}}\par\smallskip"
+    yield rf"\par\medskip\textbf{{{escape(table.title)}}}\par\smallskip"
     yield r"\begin{tabular}{|" + "|".join("r" if right else "l" for right in to_the_right(table)) + "|}"
     yield r"\hline"
-    yield _latex_row([_escape(heading) for heading in table.headings]) + r" \hline\hline"
+    yield _latex_row([escape(heading) for heading in table.headings]) + r" \hline\hline"
     for row in table.rows:
         yield _latex_row([_latex_cell(cell, row) for cell in row.cells])
     yield r"\hline"
     yield r"\end{tabular}"
-    yield from (rf"\par\smallskip{{\footnotesize {_escape(note)}\par}}" for note in table.notes)
+    yield from (rf"\par\smallskip{{\footnotesize {escape(note)}\par}}" for note in table.notes)
 
 
 def _latex_row(cells: list[str]) -> str:
@@ -108,22 +91,13 @@ def _latex_row(cells: list[str]) -> str:
 
 def _latex_cell(cell: str | Number, row: Row) -> str:
     if isinstance(cell, str):
-        return rf"\textit{{{_escape(cell)}}}" if row.is_paper and cell else _escape(cell)
-    text = _escape(cell.text())
+        return rf"\textit{{{escape(cell)}}}" if row.is_paper and cell else escape(cell)
+    text = escape(cell.text())
     if row.is_paper:
         return rf"\textit{{{text}}}"
     text = rf"\textbf{{{text}}}" if cell.is_best else text
     std = "" if cell.std is None else rf"$_{{\pm {cell.std:.{cell.digits}f}}}$"
     return text + ("$^*$" if cell.is_significant else "") + std
-
-
-def _escape(text: str) -> str:
-    """Harmless in LaTeX, on one line: an empty one would end the paragraph, and with it the table."""
-    return "".join(_LATEX_SIGNS.get(char, rf"\{char}" if char in "&%$#_{}" else char) for char in _one_line(text))
-
-
-def _one_line(text: str) -> str:
-    return re.sub(r"[^\S\u2009]+", " ", text).strip()
 
 
 def deviation(cell: Number) -> str:
