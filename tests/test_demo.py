@@ -1,17 +1,94 @@
-"""`polyreply demo` from start to end."""
+"""`polyreply demo` and the model it starts from."""
 
 import json
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from polyreply import PolyReply, demo
+from polyreply.config import load_recipe
+from polyreply.data import chitchat
+from polyreply.data.overlap import exact_key
+from polyreply.data.prepare import PrepareConfig, prepare
+from polyreply.errors import ModelFolderError
+from polyreply.model.shipped import shipped_folder
+
+ROOT = Path(__file__).parent.parent
 
 
-def test_the_demo_prepares_tokenises_and_reports(tmp_path, polyreply):
-    done = polyreply("demo", "--out", tmp_path / "demo")
+CONVERSATIONS = 300
+
+
+@pytest.fixture(scope="module")
+def small_demo(tmp_path_factory):
+    """The demo on a few conversations, with two EM steps and six contexts: the folder and what it gave."""
+    out = tmp_path_factory.mktemp("demo")
+    rows = islice(chitchat.read_records("train"), CONVERSATIONS)
+    (out / "some.jsonl").write_text("".join(json.dumps({"turns": row.turns}) + "\n" for row in rows))
+    prepare([str(out / "some.jsonl")], out / "data", demo.CHITCHAT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demo, "CONTEXTS", 6)
+        patch.setattr(demo, "prepare", None)
+        patch.setattr(demo, "TRAINING", {**demo.TRAINING, "steps": 2, "em": {"e_step_size": 20}})
+        return out, demo.run_demo(out)
+
+
+def test_everything_is_saved(small_demo):
+    out, done = small_demo
+    assert {path.name for path in out.iterdir()} == {
+        *("some.jsonl", "data", "model", "quality-diversity.png", "replies.json", "responses", "run", "scores")
+    }
+    assert json.loads((out / "replies.json").read_text()) == done.replies
+    for answers in done.replies:
+        assert all(len(answers[name]) == demo.NUM_REPLIES for name in demo.SYSTEMS)
+    assert [system.name for system in done.comparison.systems] == list(demo.SYSTEMS)
+
+
+def test_started_again_it_trains_nothing(small_demo, monkeypatch):
+    monkeypatch.setattr(demo, "train", None)
+    monkeypatch.setattr(demo, "prepare", None)
+    monkeypatch.setattr(demo, "CONTEXTS", 6)
+    assert demo.run_demo(small_demo[0]).replies == small_demo[1].replies
+
+
+def test_nobody_has_said_the_messages():
+    turns = [turn for row in chitchat.read_records("train") for turn in row.turns]
+    messages, said = (set(exact_key(pa.array(texts)).to_pylist()) for texts in (demo.MESSAGES, turns))
+    assert len(said) > 50_000 and not messages & said
+
+
+def test_its_data_are_those_of_the_recipe():
+    assert load_recipe(PrepareConfig, ROOT / "recipes" / "prepare-chitchat.yaml") == demo.CHITCHAT
+
+
+def test_the_shipped_model_is_small_whole_and_has_a_card():
+    folder = shipped_folder()
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= 40e6
+    card = (folder / "README.md").read_text()
+    assert "## Limits" in card and "## Recipe" in card and "prepare-chitchat" in card
+    model = PolyReply.from_pretrained("shipped")
+    replies = model.reply(demo.MESSAGES[0])
+    assert len(replies) == 10 and len({reply.text for reply in replies}) >= 8
+
+
+def test_a_package_without_its_model_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("polyreply.model.shipped.FOLDER", tmp_path)
+    with pytest.raises(ModelFolderError, match="no model is shipped with this version; train one, or name a model"):
+        PolyReply.from_pretrained("shipped")
+
+
+def test_a_newcomer_gets_ten_replies(polyreply):
+    done = polyreply("reply", demo.MESSAGES[0], "--json")
     assert done.returncode == 0, done.stderr
-    for title in ("Cleaning", "one message, several replies", "batches of 64 rows", "What to try next"):
-        assert title in done.stdout
-    assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == [
-        "chitchat",
-        "smalltalk",
-        "tokenizer",
-    ]
-    report = json.loads((tmp_path / "demo/smalltalk/report.json").read_text())
-    assert report["splits"]["train"]["contexts"] >= 50_000
+    assert len(json.loads(done.stdout)["responses"]) == 10
+
+
+@pytest.mark.slow
+def test_the_replies_are_worth_showing(tmp_path):
+    done = demo.run_demo(tmp_path)
+    ours, beam = (system.seeds[0].numbers for system in done.comparison.systems[:2])
+    rows = [json.loads(line) for line in (tmp_path / "responses" / "eqhard-em.jsonl").read_text().splitlines()]
+    assert sum(len(set(row["responses"])) for row in rows) / len(rows) >= 8
+    assert ours["empty"] + ours["repeating"] < 2 and ours["bleu2_f"] >= beam["bleu2_f"]

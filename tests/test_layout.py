@@ -8,7 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "polyreply"
 STAGES = (
     "errors progress folders config data model em decoding metrics api responses training train analysis "
-    "reproduce bench cli"
+    "demo reproduce bench cli"
 ).split()
 DATA = {"py", "shipped"}
 """What is in the package's folder and no code: the marker py.typed, and the shipped model."""

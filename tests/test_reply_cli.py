@@ -94,7 +94,6 @@ def test_lines_of_standard_input_become_tables(run_here, folder, model):
     "arguments, message",
     [
         (["--input", "a.jsonl", "--output", "b.jsonl"], "a.jsonl: there is no such file"),
-        (["hello"], "no model is shipped with this version; train one, or name a model folder"),
         (["hello", "--model", "nothing/at/all"], "no model at nothing/at/all"),
         (["--model", "MODEL"], "expected a message as an argument or lines on standard input, found none"),
         (["hello", "--model", "MODEL", "--decode", "magic"], "expected decode to be one of"),

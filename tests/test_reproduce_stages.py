@@ -174,17 +174,24 @@ def test_every_stage_that_takes_time_has_a_unit_of_work(data):
 
 
 def test_eqsoft_em_is_cooled_over_the_presets_steps_in_units_of_its_cost(data):
-    mini, paper = cooling(load_preset("mini")), cooling(load_preset("paper"))
-    assert mini == {"em.temperature": 4.0, "em.final_temperature": 0.1, "em.anneal_steps": 200}
+    mini, paper = (cooling(preset.em, preset.stage_2.steps) for preset in map(load_preset, ("mini", "paper")))
+    assert mini == {"em.temperature": 4.0, "em.final_temperature": 0.1, "em.anneal_steps": 100}
     assert paper["em.anneal_steps"] == 10_000 and paper["em.temperature"] == pytest.approx(4 / 12)
     by_posterior = planned_lab(data, "smoke", "em.cost=posterior").training(EQSOFT).made_from["em"]
     assert by_posterior["cost"] == "posterior" and by_posterior["temperature"] < 1 and by_posterior["anneal_steps"] == 4
-    assert cooling(load_preset("mini", ["em.temperature=2"])) == {"em.anneal_steps": 200}
+    assert cooling(load_preset("mini", ["em.temperature=2"]).em, 100) == {"em.anneal_steps": 100}
 
 
 def test_mini_offers_every_method_two_learning_rates_and_lets_validation_choose():
     rates = load_preset("mini").rates
     assert rates.adapters == (1e-3, 3e-3) and rates.select == "mixture_nll" and len(rates.decoders) == 1
+
+
+def test_a_learning_rate_can_be_chosen_by_short_trainings(data):
+    lab = planned_lab(data, "smoke", "rates.adapters=[1e-2,1e-3]", "rates.select=mixture_nll", "rates.trial_steps=3")
+    tried, trained = lab.tried(EQSOFT), lab.training(EQSOFT)
+    assert [(stage.made_from["steps"], stage.made_from["em"]["anneal_steps"]) for stage in tried] == [(3, 3), (3, 3)]
+    assert trained.made_from["steps"] == 4 and [stage.name for stage in trained.choices] == [one.name for one in tried]
 
 
 def test_only_embedded_corpora_given_by_name_may_be_shown(tmp_path, monkeypatch):

@@ -35,7 +35,9 @@ class CardFacts:
     """What a model itself does not know: where it comes from and how good it is."""
 
     title: str = ""
-    """The name of the model."""
+    """What to call the model."""
+    name: str = ""
+    """What loads it: `PolyReply.from_pretrained(name)`."""
     data: str = ""
     """What it was trained on, in a sentence or a name."""
     datasets: tuple[str, ...] = ()
@@ -63,7 +65,7 @@ def model_card(model: PolyReplyModel, facts: CardFacts | None = None) -> str:
         f"---\n{yaml.safe_dump(_metadata(model, facts), sort_keys=False, allow_unicode=True)}---",
         f"# {facts.title or f'A dialogue model with {model.num_decoders} decoders'}",
         f"One message in, {model.num_decoders} different replies out: one from each decoder, in one pass.",
-        _usage(),
+        _usage(facts.name),
         "## The model",
         _table(("", ""), _about(model)),
         *_origin(facts),
@@ -95,10 +97,10 @@ def _metadata(model: PolyReplyModel, facts: CardFacts) -> dict[str, Any]:
     return {key: value for key, value in known.items() if value}
 
 
-def _usage() -> str:
+def _usage(name: str) -> str:
     return (
         "```python\nfrom polyreply import PolyReply\n\n"
-        'model = PolyReply.from_pretrained("path/or/name/of/this/model")\n'
+        f'model = PolyReply.from_pretrained("{name or "path/or/name/of/this/model"}")\n'
         'for reply in model.reply("I finally passed my driving test!"):\n'
         "    print(reply.decoder, reply.logprob, reply.text)\n```"
     )

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from polyreply.reproduce.presets import Preset
 from polyreply.training.recipe import EMSettings
 
 _NATS = (4.0, 0.1)
@@ -13,12 +12,11 @@ _POSTERIOR = (0.4, 0.01)
 """Where the cost is the posterior, which is between 0 and 1 whatever the likelihood."""
 
 
-def cooling(preset: Preset) -> dict[str, Any]:
-    """Settings of EqSoft-EM by dotted names; temperatures that the preset itself names are left as they are."""
-    em, default = preset.em, EMSettings()
-    steps = {"em.anneal_steps": preset.stage_2.steps}
+def cooling(em: EMSettings, steps: int) -> dict[str, Any]:
+    """Settings of EqSoft-EM by dotted names; temperatures that a preset itself names are left as they are."""
+    default, over_all = EMSettings(), {"em.anneal_steps": steps}
     if (em.temperature, em.final_temperature) != (default.temperature, default.final_temperature):
-        return steps
+        return over_all
     begin, end = _POSTERIOR if em.cost == "posterior" else _NATS
     scale = _TOKENS if em.likelihood == "mean" and em.cost == "nll" else 1
-    return {"em.temperature": begin / scale, "em.final_temperature": end / scale, **steps}
+    return {"em.temperature": begin / scale, "em.final_temperature": end / scale, **over_all}

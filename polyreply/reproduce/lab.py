@@ -26,6 +26,8 @@ from polyreply.training.usage import read_usage
 
 _RESPONSES, _SCORES = "responses.jsonl", "scores.json"
 _CASE: CaseName = "lower"
+_DEAR = {"soft-em": 3.5, "eqsoft-em": 3.5}
+"""How much longer a step takes where every decoder learns from every sample; the cooler EqSoft-EM is, the less."""
 _SEVERAL_REFERENCES = 1.5
 """How many a context has on average where several responses to it were collected."""
 
@@ -157,7 +159,7 @@ class Lab:
         rates = self.rates(variant)
         if not variant.is_trained_by_em or self.preset.rates.select == "first" or len(rates) == 1:
             return []
-        return [self._training(variant, self.preset.seeds[0], rate) for rate in rates]
+        return [self._training(variant, self.preset.seeds[0], rate, self.preset.rates.trial_steps) for rate in rates]
 
     def responses(self, variant: Variant, seed: int = 0) -> Stage:
         """Its replies to the final contexts."""
@@ -220,25 +222,27 @@ class Lab:
         own = variant.settings.get("model.architecture", self.preset.model.architecture)
         return variant.is_trained_by_em and own == "multi-decoder"
 
-    def _training(self, variant: Variant, seed: int, rate: float) -> Stage:
-        first, stage_2 = self.stage_1(), self.preset.stage_2
+    def _training(self, variant: Variant, seed: int, rate: float, steps: int | None = None) -> Stage:
+        """`steps`: other than the preset's."""
+        first, preset = self.stage_1(), self.preset
+        stage_2 = replace(preset.stage_2, steps=steps or preset.stage_2.steps)
         own = {
-            "model": {**to_tree(self.preset.model), "tokenizer": None},
-            "em": to_tree(self.preset.em),
+            "model": {**to_tree(preset.model), "tokenizer": None},
+            "em": to_tree(preset.em),
             "method": variant.method,
             "seed": seed,
             "optimizer.learning_rate": rate,
-            **(cooling(self.preset) if variant.method == "eqsoft-em" else {}),
+            **(cooling(preset.em, stage_2.steps) if variant.method == "eqsoft-em" else {}),
             **variant.settings,
         }
-        size = int(own.get("em.e_step_size", self.preset.em.e_step_size))
+        size = int(own.get("em.e_step_size", preset.em.e_step_size))
         return self.workshop.training(
             variant.method,
             self.corpus.splits.path,
             first.path / "model",
             {**self._settings(stage_2), **own},
             needs=[first],
-            work=self.work("EM", stage_2.steps * size * self._k(variant), variant),
+            work=self.work("EM", stage_2.steps * size * self._k(variant) * _DEAR.get(variant.method, 1), variant),
         )
 
     def _settings(self, stage: StageSettings) -> dict[str, Any]:

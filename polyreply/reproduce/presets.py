@@ -44,6 +44,8 @@ class LearningRates:
     select: Literal["first", "mixture_nll", "bleu2_f"] = "first"
     """Take the first; or train each method with all of them on the first seed and take, for all seeds, the one with the
     best last validation, by the likelihood of the mixture or by BLEU2-F (which needs stage_2.validation.contexts)."""
+    trial_steps: int | None = None
+    """EM steps of the trainings by which it is chosen; None: as many as stage 2 has, and they serve as results too."""
 
     def problems(self) -> Iterator[str]:
         """Nothing to choose from."""
@@ -52,6 +54,8 @@ class LearningRates:
                 yield f"{name} is empty; name one learning rate or more"
             if any(rate <= 0 for rate in getattr(self, name)):
                 yield f"{name} is {list(getattr(self, name))}; use numbers above 0"
+        if self.trial_steps is not None and self.trial_steps < 1:
+            yield f"trial_steps is {self.trial_steps}; use 1 or more"
 
 
 @dataclass(frozen=True)
@@ -143,29 +147,28 @@ def _list_problems(name: str, values: Sequence[int], least: int) -> Iterator[str
 
 
 _MINI: dict[str, Any] = {
-    "model.backbone": "mini",
-    "model.mini": {"d_model": 192, "d_ff": 768, "num_layers": 3, "num_decoder_layers": 3, "num_heads": 4, "d_kv": 48},
-    "model.vocab_size": 5000,
-    "em.e_step_size": 160,
+    "model.backbone": "shipped",
+    "em.e_step_size": 60,
     "em.cost": "nll",
-    "rates": {"adapters": [1e-3, 3e-3], "select": "mixture_nll"},
+    "rates": {"adapters": [1e-3, 3e-3], "select": "mixture_nll", "trial_steps": 30},
     "smalltalk.seeds": [0, 1, 2],
     "stage_1": {
-        "steps": 4000,
+        "steps": 1500,
         "optimizer": {
-            "learning_rate": 2e-2,
+            "learning_rate": 1e-2,
             "relative": True,
             "schedule": "cosine",
-            "warmup_steps": 200,
+            "warmup_steps": 100,
             "clip_norm": 1.0,
         },
-        "validation": {"every": 500, "contexts": 0, "samples": 1024},
-        "checkpoint": {"every": 500},
+        "validation": {"every": 250, "contexts": 0, "samples": 512},
+        "checkpoint": {"every": 250},
     },
     "stage_2": {
-        "steps": 200,
-        "validation": {"every": 50, "samples": 256, "contexts": 32, "keep": "last"},
-        "checkpoint": {"every": 50},
+        "steps": 100,
+        "optimizer": {"schedule": "cosine", "clip_norm": 1.0},
+        "validation": {"every": 50, "samples": 256, "contexts": 0, "keep": "last"},
+        "checkpoint": {"every": 25},
     },
 }
 _SMOKE: dict[str, Any] = {
