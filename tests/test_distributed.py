@@ -15,8 +15,6 @@ from safetensors.torch import load_file
 from polyreply.train import Run, train
 from polyreply.training import run_log
 
-pytestmark = pytest.mark.xdist_group("distributed")  # one worker: what its tests share is dear
-
 EXACT = ["precision=float64", "steps=4", "optimizer.learning_rate=0.02", "validation.contexts=0"]
 VARIANTS = {
     "mle": ["method=mle", "model.backbone=mini", "model.mini.dropout=0.0"],

@@ -10,8 +10,6 @@ from runs import SMALL
 
 from polyreply.training import run_log
 
-pytestmark = pytest.mark.xdist_group("killed_runs")  # one worker: what its tests share is dear
-
 RUNS = {
     "prices, learned prior, early stopping": [
         "method=eqhard-em",

@@ -24,8 +24,6 @@ from polyreply.responses.job import Job, _rows, _settings, reply_to_file
 from polyreply.responses.parts import batch_line, open_part, part_path, part_paths
 from polyreply.responses.team import Team, gathered
 
-pytestmark = pytest.mark.xdist_group("reply_processes")  # one worker: what its tests share is dear
-
 
 @pytest.fixture
 def source(tmp_path, write_rows):
