@@ -91,12 +91,18 @@ def test_the_two_kinds_of_held_out_contexts_of_smalltalk(tmp_path):
 
 @pytest.mark.slow
 def test_eqhard_em_finds_the_acts_and_random_assignment_does_not(tmp_path):
-    found = recover(Workshop(tmp_path), ("EqHard-EM", "EqRandom-Dynamic"))["valid"]
-    [ours], [random] = (found["methods"][name] for name in ("EqHard-EM", "EqRandom-Dynamic"))
-    assert ours["training_usage"] == pytest.approx([0.1] * 10)
-    assert all(0.05 <= share <= 0.15 for share in ours["usage"]), ours["usage"]
-    assert ours["captured"] >= 0.8 and ours["max_posterior"] >= 0.8 and ours["acts"] >= 6
-    assert ours["gain"] > found["one_adapter_gain"]
+    check_recovery(Workshop(tmp_path))
+
+
+def check_recovery(workshop):
+    found = recover(workshop, ("EqHard-EM",), (0, 1, 2))["valid"]
+    random = recover(workshop, ("EqRandom-Dynamic",))["valid"]["methods"]["EqRandom-Dynamic"][0]
+    for ours in found["methods"]["EqHard-EM"]:
+        assert ours["training_usage"] == pytest.approx([0.1] * 10)
+        assert all(0.05 <= share <= 0.15 for share in ours["usage"]), ours["usage"]
+        assert ours["captured"] >= 0.8 and ours["max_posterior"] >= 0.8
+        assert ours["gain"] > found["one_adapter_gain"]
+    assert np.mean([ours["acts"] for ours in found["methods"]["EqHard-EM"]]) >= 6
     assert random["captured"] <= 0.2 and random["acts"] <= 3
-    assert [row[0] for row in recovery_table(found)] == ["EqHard-EM", "EqRandom-Dynamic"]
-    assert set(METHODS) >= set(found["methods"]) and len(HEADINGS) == len(recovery_table(found)[0])
+    [row] = recovery_table(found)
+    assert row[0] == "EqHard-EM" and len(row) == len(HEADINGS) and set(METHODS) > set(found["methods"])
