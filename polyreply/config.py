@@ -7,6 +7,7 @@ types, values out of range, and values that contradict each other (a `problems()
 
 import dataclasses
 import difflib
+import json
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,15 @@ def load_recipe(kind: type[R], path: Path | None = None, overrides: Sequence[str
         _apply_override(tree, override, problems)
     _drop_unknown(kind, tree, "", problems)
     return _finish(_validate(kind, tree, problems), problems, str(path) if path else "recipe")
+
+
+def as_overrides(settings: Mapping[str, Any]) -> list[str]:
+    """Settings by dotted names as the overrides that `load_recipe` takes."""
+    return [f"{name}={_as_text(value)}" for name, value in settings.items()]
+
+
+def _as_text(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, dict | list | tuple | bool) or value is None else str(value)
 
 
 def _finish(recipe: R, problems: list[str], name: str) -> R:

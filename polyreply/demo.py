@@ -7,12 +7,11 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from polyreply.api import PolyReply
-from polyreply.config import load_recipe
+from polyreply.config import as_overrides, load_recipe
 from polyreply.data.chitchat import SCREENED
 from polyreply.data.dialogue import Dialogue
 from polyreply.data.prepare import PrepareConfig, prepare
@@ -78,7 +77,7 @@ def run_demo(
     model = PolyReply.from_pretrained(_trained(out / "run", data, show))
     notify("replying", 0.0)
     replies = [{"message": message, **_answers(model, message)} for message in MESSAGES]
-    held_out = list(islice(_spread(list(read_dialogues(data / "test.jsonl.gz"))), CONTEXTS))
+    held_out = _spread(list(read_dialogues(data / "test.jsonl.gz")))
     scores = [_scored(out, model, name, held_out, notify) for name in SYSTEMS]
     comparison = compare_systems([System(one.system, [one]) for one in scores], notify=notify)
     files = {out / "replies.json": json.dumps(replies, indent=2, ensure_ascii=False).encode()}
@@ -90,8 +89,7 @@ def run_demo(
 
 def recipe(out: Path, data: Path) -> TrainRecipe:
     """The demo's training."""
-    settings = {"data": data, "out": out, **TRAINING}
-    return load_recipe(TrainRecipe, None, [f"{name}={_yaml(value)}" for name, value in settings.items()])
+    return load_recipe(TrainRecipe, None, as_overrides({"data": data, "out": out, **TRAINING}))
 
 
 def _trained(run: Path, data: Path, show: Callable[[TrainRecipe], AbstractContextManager[View]] | None) -> Path:
@@ -127,9 +125,5 @@ def _scored(out: Path, model: PolyReply, name: str, held_out: Sequence[Dialogue]
 
 
 def _spread(dialogues: Sequence[Dialogue]) -> Sequence[Dialogue]:
-    """Contexts from all over the split, in its order."""
-    return dialogues[:: max(1, len(dialogues) // CONTEXTS)]
-
-
-def _yaml(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, dict) else str(value)
+    """As many as are measured, from all over the split, in its order."""
+    return dialogues[:: max(1, len(dialogues) // CONTEXTS)][:CONTEXTS]

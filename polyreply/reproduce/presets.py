@@ -7,9 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import yaml
-
-from polyreply.config import load_recipe
+from polyreply.config import as_overrides, load_recipe
 from polyreply.data.context_format import ContextFormat
 from polyreply.errors import RecipeError
 from polyreply.training.recipe import (
@@ -228,5 +226,4 @@ def load_preset(name: str, overrides: Sequence[str] = ()) -> Preset:
     """A preset with `key=value` settings on top, which always win."""
     if name not in PRESETS:
         raise RecipeError(f"preset: expected one of {', '.join(PRESETS)}, found {name!r}; name one of these")
-    given = [f"{key}={yaml.safe_dump(value, default_flow_style=True)}" for key, value in PRESETS[name].items()]
-    return load_recipe(Preset, None, [*given, *overrides])
+    return load_recipe(Preset, None, [*as_overrides(PRESETS[name]), *overrides])

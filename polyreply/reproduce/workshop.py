@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from polyreply import __version__
-from polyreply.config import load_recipe, to_tree
+from polyreply.config import as_overrides, load_recipe, to_tree
 from polyreply.data.prepare import PrepareConfig, prepare
 from polyreply.em.posterior import LikelihoodError
 from polyreply.metrics.scores import write_atomically
@@ -147,7 +147,7 @@ class Workshop:
     ) -> Stage:
         """The run folder of a training, as a stage; the settings are those of a recipe, by dotted names."""
         given = {**settings, "data": data, "out": "run", "model.backbone": backbone}
-        recipe = _recipe(tuple(f"{key}={_yaml(value)}" for key, value in given.items()))
+        recipe = _recipe(tuple(as_overrides(given)))
         tree = to_tree(recipe)
         made_from = {**tree, "data": data.name, "out": "", "backbone": str(backbone).removeprefix(f"{self.folder}/")}
         del made_from["model"]["backbone"]
@@ -202,7 +202,3 @@ def _recipe(settings: tuple[str, ...]) -> TrainRecipe:
 
 def _prepare(source: str, path: Path, config: PrepareConfig, notify: Notify) -> None:
     prepare([source], path, config, overwrite=True, notify=notify)
-
-
-def _yaml(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, dict | list | tuple | bool) or value is None else str(value)
