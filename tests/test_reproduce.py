@@ -15,6 +15,7 @@ from polyreply.metrics.scores import PAPER_NUMBERS
 from polyreply.reproduce.catalogue import TITLES, experiment
 from polyreply.reproduce.claims import Outcome
 from polyreply.reproduce.corpus import find_corpus, sample, split_by_context
+from polyreply.reproduce.experiments.table_ours import RECIPES, choose
 from polyreply.reproduce.plan import duration, plan
 from polyreply.reproduce.presets import PRESETS, load_preset
 from polyreply.reproduce.result import load_result
@@ -72,6 +73,16 @@ def _check_others(order):
         "Seed of stage 2: 0." in table.notes for found in (assignment, cases, decoders) for table in found.tables
     )
     _check_joint_report(order, cases)
+    _check_ours(reproduce("table-ours", order, open_lab(order))[0].findings)
+
+
+def _check_ours(findings):
+    """One of ours is chosen on one half and told on the other."""
+    final, tried = findings.tables
+    *_, winner = [row.cells[0] for row in final.rows]
+    assert [row.cells[0] for row in tried.rows] == ["EqHard-EM", *(recipe.name for recipe in RECIPES)]
+    assert winner == choose(findings.numbers["tried"]["means"]) and winner in findings.remarks[-1]
+    assert winner in findings.verdicts[0].text and len(findings.verdicts) == 3
 
 
 def _check_joint_report(order, cases):
@@ -103,7 +114,7 @@ def _check_result(result, files):
         *"Soft-EM Hard-EM EqRandom-Dynamic EqRandom-Fixed EqHard-EM EqSoft-EM".split(),
         HARD_AUTHORS.name,
     ]
-    assert "on" in second.title and len([row for row in second.rows if not row.is_paper]) == 6
+    assert "on" in second.title and len([row for row in second.rows if not row.is_paper]) == 5
     ours = result.findings.numbers["E-step dropout off"]["means"]["EqHard-EM"]
     assert set(PAPER_NUMBERS) <= set(ours) and ours["starved"] == 0
     _check_verdicts(result.findings)
@@ -171,13 +182,15 @@ def test_variants_that_a_preset_makes_equal_are_one(data, tmp_path):
 @pytest.mark.parametrize(
     "name, overrides, message",
     [
-        ("huge", (), "expected one of mini, smoke, paper, found 'huge'"),
+        ("huge", (), "expected one of mini, smoke, flan, paper, found 'huge'"),
         ("mini", ("em.cots=nll",), "did you mean em.cost?"),
         ("mini", ("em.e_step_size=161",), "161 cannot be split equally over 10"),
         ("mini", ("seeds=[]", "rates.adapters=[]"), "2 problems"),
         ("mini", ("seeds=[0,0]",), "seeds is [0, 0]; name each once"),
         ("mini", ("smalltalk.seeds=[1,1]",), "seeds is [1, 1]; name each once"),
         ("mini", ("scaling=[]",), "scaling is empty"),
+        ("mini", ("min_new_tokens=40",), "min_new_tokens 40 is above max_new_tokens 32"),
+        ("mini", ("no_repeat_ngram_size=-1",), "no_repeat_ngram_size is -1; use 0 or more"),
     ],
 )
 def test_mistakes_in_a_preset_are_one_clear_line(name, overrides, message):

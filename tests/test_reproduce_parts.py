@@ -14,7 +14,7 @@ from polyreply.metrics.scores import PAPER_NUMBERS, Scores, harmonic_mean
 from polyreply.metrics.signature import Signature
 from polyreply.metrics.systems import System
 from polyreply.reproduce import paper
-from polyreply.reproduce.claims import Claim, best, check, directions, over, times, within, worst
+from polyreply.reproduce.claims import Claim, best, check, corrected, directions, over, times, within, worst
 from polyreply.reproduce.experiments import (
     figure_assignment,
     figure_scaling,
@@ -26,6 +26,7 @@ from polyreply.reproduce.experiments import (
 )
 from polyreply.reproduce.experiments.table_cases import shorten
 from polyreply.reproduce.experiments.table_efficiency import time_shares
+from polyreply.reproduce.experiments.table_ours import choose
 from polyreply.reproduce.pictures import Bars, Line, Panel, draw_bars, draw_lines, draw_shares
 from polyreply.reproduce.render import latex, markdown
 from polyreply.reproduce.report import html_report
@@ -63,6 +64,28 @@ def test_a_claim_holds_does_not_or_was_not_measured(judge, holds, told):
     [verdict] = check([Claim("claim", "Table 9", judge)], OURS)
     assert verdict.outcome == {True: "holds", False: "does not hold", None: "not measured"}[holds]
     assert (verdict.ours, verdict.paper) == (told, "")
+
+
+def test_a_recipe_wins_by_bleu2_f_unless_it_is_less_diverse():
+    def numbers(bleu2_f, dist2, pairwise_bleu):
+        return {"bleu2_f": bleu2_f, "dist2": dist2, "pairwise_bleu": pairwise_bleu}
+
+    base, alike, fewer = numbers(3, 50, 10), numbers(9, 50, 11), numbers(8, 49, 10)
+    assert choose({"EqHard-EM": base, "alike": alike, "fewer": fewer, "good": numbers(4, 50, 10)}) == "good"
+    assert choose({"EqHard-EM": base, "worse": numbers(2, 60, 5)}) == "worse"
+    assert choose({"EqHard-EM": base, "alike": alike, "fewer": fewer}) == "alike"
+
+
+def test_who_is_the_best_of_several_that_were_tried_pays_for_all_of_them():
+    claim = [Claim("claim", "ours", best("a", "bleu2_f", "ab"))]
+
+    def outcome(p_value, tries):
+        [verdict] = check(claim, OURS, test=corrected(lambda *_: p_value, tries))
+        return verdict.outcome, verdict.ours.rpartition("; ")[2]
+
+    assert outcome(0.01, 1) == ("holds", "p = 0.010") and outcome(0.01, 4) == ("holds", "p = 0.040")
+    assert outcome(0.01, 5) == ("holds, not significantly", "p = 0.050") and outcome(0.5, 9)[1] == "p = 1.000"
+    assert outcome(None, 4) == ("holds", "of the others b, 2.00")
 
 
 SHORT = {"a": {"pairwise_bleu": 5.0, "identical": 40.0}, "b": {"pairwise_bleu": 20.0, "identical": 10.0}}

@@ -10,6 +10,7 @@ import runs
 
 from polyreply.data.chitchat import SCREENED
 from polyreply.data.dialogue import Dialogue
+from polyreply.data.read import read_dialogues
 from polyreply.reproduce import stage as stages
 from polyreply.reproduce.catalogue import TITLES, experiment
 from polyreply.reproduce.cooling import cooling
@@ -147,6 +148,37 @@ def test_equal_systems_share_their_stages_and_unequal_ones_do_not(data):
     assert "tok:wordpunct" in lab.scores(BEAM).made_from["signature"]
 
 
+def test_how_long_replies_are_is_the_presets_affair_and_not_the_backbones(data):
+    lab = planned_lab(data, "smoke", "min_new_tokens=2", "no_repeat_ngram_size=3")
+    said = lab.responses(EQHARD).made_from
+    assert (said["min_new_tokens"], said["max_new_tokens"], said["no_repeat_ngram_size"]) == (2, 8, 3)
+    assert planned_lab(data).responses(BEAM).made_from["min_new_tokens"] == 0
+    longer = replace(EQHARD, options={"min_new_tokens": 5})
+    assert lab.responses(longer).made_from["min_new_tokens"] == 5
+    assert lab.training(longer).name == lab.training(EQHARD).name
+
+
+def test_a_variant_can_take_the_learning_rate_of_another(data):
+    lab = planned_lab(data, "smoke", "rates.adapters=[1e-2,1e-3]", "rates.select=mixture_nll")
+    own = replace(EQHARD, settings={"em.cost": "posterior"})
+    taken = replace(own, rate_of=EQHARD)
+    assert [one.name for one in lab.tried(taken)] == [one.name for one in lab.tried(EQHARD)]
+    assert {one.name for one in lab.tried(own)}.isdisjoint(one.name for one in lab.tried(EQHARD))
+    assert lab.training(taken).made_from["em"]["cost"] == "posterior"
+
+
+def test_choices_and_final_numbers_come_from_different_contexts(data):
+    lab = planned_lab(data)
+    chosen, final = (
+        {row.context for row in read_dialogues(lab.workshop.make(one.corpus.asked) / "final.jsonl")}
+        for one in (lab.on_choices(), lab)
+    )
+    splits = lab.workshop.make(lab.corpus.splits)
+    assert chosen and final and not chosen & final
+    assert chosen <= {row.context for row in read_dialogues(splits / "valid.jsonl")}
+    assert lab.on_choices().scores(BEAM).name != lab.scores(BEAM).name
+
+
 def test_the_ablation_says_how_its_rows_differ_from_the_papers(data):
     ours, theirs = (table_ablation._conditions(planned_lab(data, preset)) for preset in ("smoke", "paper"))
     assert "E-step, off" in ours[0] and "E-step, on" in theirs[0] and len(ours) == 2 and len(theirs) == 1
@@ -162,7 +194,7 @@ def test_every_stage_that_takes_time_has_a_unit_of_work(data):
     lab = planned_lab(data)
     found = with_needs(stage for name in TITLES for stage in experiment(name).needs(lab))
     without = {stage.kind.partition("-")[0] for stage in found if not stage.work.unit}
-    assert without == {"splits", "final", "data"}
+    assert without == {"splits", "final", "choices", "data"}
     units = {stage.work.unit for stage in found}
     assert {"EM, mini 16x1", "EM, mini 16x1 full decoders", "EM, smalltalk"} <= units
     kind = {stage.work.unit: stage for stage in found}

@@ -30,7 +30,7 @@ def reproduce(
     data: Annotated[
         str, typer.Option(help="A folder with train, valid and perhaps test, or the name of an embedded corpus.")
     ] = "chitchat",
-    preset: Annotated[str, typer.Option(help="How large everything is: mini, smoke or paper.")] = "mini",
+    preset: Annotated[str, typer.Option(help="How large everything is: mini, smoke, flan or paper.")] = "mini",
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for what is kept and for the results.")] = Path(
         "runs/reproduce"
     ),

@@ -68,6 +68,16 @@ def _judged(claim: Claim, numbers: Numbers) -> Judged:
         return None, ""
 
 
+def corrected(test: Test, tries: int) -> Test:
+    """The test for the best of several that were tried: p-values times their number, at most 1 (Bonferroni)."""
+
+    def corrected_test(system: str, other: str, number: str) -> float | None:
+        found = test(system, other, number)
+        return None if found is None else min(1.0, found * tries)
+
+    return corrected_test
+
+
 @dataclass(frozen=True)
 class Best:
     """The judge of whether a system has the best (or the worst) value of a number among some.

@@ -33,7 +33,7 @@ _SEED = 5
 _LOOKED_AT = 200
 """Rows by which the language is recognised."""
 _CHINESE = re.compile(r"[\u4e00-\u9fff]")
-_FINAL, _ABOUT = "final.jsonl", "about.json"
+_FINAL, _ABOUT, _CHOICES = "final.jsonl", "about.json", "valid.jsonl"
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,8 @@ class Corpus:
     """What trainings are given: train, and as valid the half for choices."""
     asked: Stage
     """The final contexts with their references, and what is known about them."""
+    for_choices: Stage
+    """Contexts of the half of valid that choices are made by, in the same form."""
     may_be_shown: bool = False
     """Whether its texts may be published: those of embedded corpora; of others the licence is not known."""
     preparation: str = ""
@@ -84,7 +86,11 @@ def find_corpus(workshop: Workshop, data: str, preset: Preset) -> Corpus:
     made_from = {"splits": splits.name, "test": digests.get("test"), "contexts": preset.contexts, "is_merged": True}
     made_from |= revision("final")
     asked = workshop.planned(f"final-{name}", made_from, lambda path: _ask(folder, path, preset), needs)
-    return Corpus(name, language, splits, asked, may_be_shown=is_embedded(data), preparation=preparation)
+    made_from = {"splits": splits.name, "contexts": preset.contexts, **revision("choices")}
+    for_choices = workshop.planned(
+        f"choices-{name}", made_from, lambda path: _ask_choices(splits, path, preset), [splits]
+    )
+    return Corpus(name, language, splits, asked, for_choices, may_be_shown=is_embedded(data), preparation=preparation)
 
 
 def is_embedded(data: str) -> bool:
@@ -135,7 +141,7 @@ def _split(folder: Path, out: Path, preset: Preset) -> None:
     out.mkdir(parents=True, exist_ok=True)
     _link_train(folder, out)
     chosen, _ = split_by_context(list(read_dialogues(_checked(folder)["valid"])), preset.selection_share)
-    write_dialogues(out / "valid.jsonl", chosen)
+    write_dialogues(out / _CHOICES, chosen)
 
 
 def _link_train(folder: Path, out: Path) -> None:
@@ -152,12 +158,21 @@ def _ask(folder: Path, out: Path, preset: Preset) -> None:
     files = _checked(folder)
     split = "test" if "test" in files else "valid"
     found = list(read_dialogues(files[split]))
-    found = found if split == "test" else split_by_context(found, preset.selection_share)[1]
+    _write_asked(out, found if split == "test" else split_by_context(found, preset.selection_share)[1], split, preset)
+
+
+def _ask_choices(splits: Stage, out: Path, preset: Preset) -> None:
+    """Writes contexts of the half of valid that trainings are given."""
+    _write_asked(out, list(read_dialogues(splits.path / _CHOICES)), "valid", preset)
+
+
+def _write_asked(out: Path, found: Sequence[Dialogue], split: str, preset: Preset) -> None:
+    """Writes as many contexts as are asked for, with all their references, and what is known about them."""
     merged = merge_contexts(found)
-    final = sample(merged, preset.contexts)
-    write_dialogues(out / _FINAL, final)
-    references = float(np.mean([len(dialogue.responses) for dialogue in final]))
-    about = {"final_split": split, "contexts": len(final), "references": references, "merged": len(found) - len(merged)}
+    asked = sample(merged, preset.contexts)
+    write_dialogues(out / _FINAL, asked)
+    references = float(np.mean([len(dialogue.responses) for dialogue in asked]))
+    about = {"final_split": split, "contexts": len(asked), "references": references, "merged": len(found) - len(merged)}
     write_atomically(out / _ABOUT, json.dumps(about, indent=2).encode(), overwrite=True)
 
 

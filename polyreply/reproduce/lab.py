@@ -26,6 +26,8 @@ from polyreply.training.usage import read_usage
 
 _RESPONSES, _SCORES = "responses.jsonl", "scores.json"
 _CASE: CaseName = "lower"
+_LIMITS = ("max_new_tokens", "min_new_tokens", "no_repeat_ngram_size")
+"""Settings of the preset that say how every system replies."""
 _DEAR = {"soft-em": 3.5, "eqsoft-em": 3.5}
 """How much longer a step takes where every decoder learns from every sample; the cooler EqSoft-EM is, the less."""
 _SEVERAL_REFERENCES = 1.5
@@ -45,6 +47,10 @@ class Variant:
     decode: Decode = "decoders"
     k: int | None = None
     """Replies to a context; None: one of each decoder, or as many as the preset has decoders."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What it changes of how the preset has systems reply, such as `min_new_tokens`."""
+    rate_of: "Variant | None" = None
+    """The variant whose learning rate it takes; None: it has a choice of its own."""
 
     @property
     def is_trained_by_em(self) -> bool:
@@ -92,6 +98,11 @@ class Lab:
         """The same lab with other seeds of stage 2."""
         return Lab(self.workshop, replace(self.preset, seeds=seeds), self.corpus, is_plan=self._is_plan)
 
+    def on_choices(self) -> "Lab":
+        """The same lab, with the contexts that choices are made by in the place of the final ones."""
+        corpus = replace(self.corpus, asked=self.corpus.for_choices)
+        return Lab(self.workshop, self.preset, corpus, is_plan=self._is_plan)
+
     def seeds(self, variant: Variant) -> tuple[int, ...]:
         """The seeds a variant has: one, where nothing is random but stage 1, which all share."""
         return self.preset.seeds if variant.is_trained_by_em or variant.decode == "nucleus" else (0,)
@@ -126,6 +137,8 @@ class Lab:
 
     def learning_rate(self, variant: Variant) -> float:
         """The first of its family's, or the one with the best validation on the first seed."""
+        if variant.rate_of:
+            return self.learning_rate(variant.rate_of)
         rates, tried = self.rates(variant), self.tried(variant)
         if not tried or (self._is_plan and not all(stage.is_made for stage in tried)):
             return rates[0]
@@ -156,6 +169,8 @@ class Lab:
 
     def tried(self, variant: Variant) -> list[Stage]:
         """The trainings by which its learning rate is chosen; none if there is no choice."""
+        if variant.rate_of:
+            return self.tried(variant.rate_of)
         rates = self.rates(variant)
         if not variant.is_trained_by_em or self.preset.rates.select == "first" or len(rates) == 1:
             return []
@@ -164,7 +179,8 @@ class Lab:
     def responses(self, variant: Variant, seed: int = 0) -> Stage:
         """Its replies to the final contexts."""
         trained, k = self.training(variant, seed), self._k(variant)
-        options: dict[str, Any] = {"decode": variant.decode, "seed": seed, "max_new_tokens": self.preset.max_new_tokens}
+        limits = {name: getattr(self.preset, name) for name in _LIMITS}
+        options: dict[str, Any] = {"decode": variant.decode, "seed": seed, **limits, **variant.options}
         if variant.decode != "decoders":
             options["k"] = k
         batch = {"batch_size": self.preset.reply_batch}  # random numbers are drawn for each batch

@@ -1,4 +1,5 @@
-"""Presets: how large the experiments are. `mini` for two cores, `smoke` for a test, `paper` for a GPU and a network.
+"""Presets: how large the experiments are. `mini` for two cores, `smoke` for a test, `flan` for a
+real pretrained backbone without a GPU, `paper` for a GPU and a network.
 
 All experiments of a preset share its data, its stage 1 and its settings, so that systems differ in nothing else.
 """
@@ -92,7 +93,12 @@ class Preset:
     contexts: int = 500
     """Most contexts of the final numbers, drawn at random."""
     max_new_tokens: int = 32
-    """Longest reply."""
+    """Longest reply, in tokens."""
+    min_new_tokens: int = 0
+    """Shortest reply, in tokens."""
+    no_repeat_ngram_size: int = 0
+    """No reply says a group of so many tokens twice; 0 for no such rule. All three hold for every system alike,
+    whatever a backbone's own generation config says."""
     reply_batch: int = 16
     """Contexts that are replied to at once."""
     seeds: tuple[int, ...] = (0, 1)
@@ -126,9 +132,12 @@ class Preset:
         yield from _list_problems("scaling", self.scaling, 1)
         if any(k < 1 for k in self.scaling):
             yield f"scaling is {list(self.scaling)}; every K has to be 1 or more"
-        for name in ("contexts", "max_new_tokens", "reply_batch", "speed_contexts"):
-            if getattr(self, name) < 1:
-                yield f"{name} is {getattr(self, name)}; use 1 or more"
+        leasts = {"contexts": 1, "max_new_tokens": 1, "reply_batch": 1, "speed_contexts": 1}
+        for name, least in {**leasts, "min_new_tokens": 0, "no_repeat_ngram_size": 0}.items():
+            if getattr(self, name) < least:
+                yield f"{name} is {getattr(self, name)}; use {least} or more"
+        if self.min_new_tokens > self.max_new_tokens:
+            yield f"min_new_tokens {self.min_new_tokens} is above max_new_tokens {self.max_new_tokens}; lower it"
         if self.em.e_step_size % max(self.model.num_decoders, 1):
             yield (
                 f"em.e_step_size {self.em.e_step_size} cannot be split equally over {self.model.num_decoders} "
@@ -218,7 +227,21 @@ _PAPER: dict[str, Any] = {
     "reply_batch": 64,
     "speed_contexts": 512,
 }
-PRESETS: dict[str, dict[str, Any]] = {"mini": _MINI, "smoke": _SMOKE, "paper": _PAPER}
+_FLAN: dict[str, Any] = {
+    **_MINI,
+    "model.backbone": "flan-t5-small-pip",
+    "model.num_decoders": 5,
+    "em.e_step_size": 40,
+    "rates": {"adapters": [1e-3]},
+    "scaling": [3, 5],
+    "stage_1": {
+        "steps": 300,
+        "optimizer": {"learning_rate": 5e-4, "schedule": "cosine", "warmup_steps": 30, "clip_norm": 1.0},
+        "validation": {"every": 100, "contexts": 0, "samples": 256},
+        "checkpoint": {"every": 50, "keep": 1},
+    },
+}
+PRESETS: dict[str, dict[str, Any]] = {"mini": _MINI, "smoke": _SMOKE, "flan": _FLAN, "paper": _PAPER}
 """What each preset changes of the defaults."""
 
 

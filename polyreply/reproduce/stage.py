@@ -15,6 +15,7 @@ REVISION = {
     "data": 0,
     "splits": 0,
     "final": 0,
+    "choices": 0,
     "training": 0,
     "responses": 0,
     "scores": 0,

@@ -1,6 +1,7 @@
 """table-ablation: Soft-EM and Hard-EM with both priors, with and without dropout in the E-step, against EqHard-EM."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from polyreply.metrics.scores import PAPER_NUMBERS
@@ -15,7 +16,7 @@ from polyreply.reproduce.variants import EQHARD, HARD, SOFT, changed
 
 ROWS = (
     *(
-        changed(method, f"{prior} prior{'' if dropout else ', no dropout'}", settings)
+        replace(changed(method, f"{prior} prior{'' if dropout else ', no dropout'}", settings), rate_of=method)
         for method in (SOFT, HARD)
         for prior in ("uniform", "learned")
         for dropout in (True, False)

@@ -89,10 +89,10 @@ def _first(lab: Lab) -> list[Variant]:
 
 
 def _second(lab: Lab) -> list[Variant]:
-    """The second block: dropout in the E-step the other way round, where the E-step matters."""
+    """The second block: dropout in the E-step the other way round, for the paper's systems with an E-step."""
     flipped = {"em.e_step_dropout": not lab.preset.em.e_step_dropout}
-    chosen = [one for one in _first(lab) if one.is_trained_by_em and not one.method.startswith("eqrandom")]
-    return [BEAM, *(changed(one, "", flipped) for one in chosen)]
+    chosen = [one for one in _first(lab) if one in (SOFT, HARD, HARD_AUTHORS, EQHARD)]
+    return [BEAM, *(replace(changed(one, "", flipped), rate_of=one) for one in chosen)]
 
 
 def _second_lab(lab: Lab) -> Lab | None:
