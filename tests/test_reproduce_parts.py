@@ -104,7 +104,9 @@ def test_pairwise_bleu_is_believed_only_where_identical_replies_do_not_contradic
     [verdict] = check(claim, SHORT)
     assert verdict.outcome == "not measured" and "40.00 %" in verdict.ours and "10.00 %" in verdict.ours
     [verdict] = check(claim, {**SHORT, "a": {"pairwise_bleu": 5.0, "identical": 0.0}}, SHORT)
-    assert verdict.outcome == "holds" and "identical pairs" in verdict.ours and "disagree" in verdict.paper
+    assert verdict.outcome == "holds" and "identical pairs" in verdict.ours and "turn it round" in verdict.paper
+    few = {"a": {"pairwise_bleu": 5.0, "identical": 1.0}, "b": {"pairwise_bleu": 20.0, "identical": 0.0}}
+    assert check(claim, few)[0].outcome == "holds"
     [verdict] = check(claim, {name: {"pairwise_bleu": found["pairwise_bleu"]} for name, found in SHORT.items()})
     assert verdict.outcome == "holds" and "identical" not in verdict.ours
 
@@ -115,7 +117,7 @@ def test_pairwise_bleu_near_0_says_nothing_where_replies_are_identical():
     assert [check(near, numbers)[0].outcome for numbers in found] == ["not measured", "holds"]
     equal = {"a": {"pairwise_bleu": 0.0, "identical": 90.0}, "b": {"pairwise_bleu": 0.0, "identical": 0.0}}
     [verdict] = check([Claim("alike", "Table 9", over("a", "b", "pairwise_bleu"))], equal)
-    assert verdict.outcome == "not measured" and verdict.ours.endswith("disagree")
+    assert verdict.outcome == "not measured" and verdict.ours.endswith("could turn it round")
 
 
 @pytest.mark.parametrize(

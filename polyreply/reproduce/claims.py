@@ -1,5 +1,6 @@
 """What the paper claims, as small functions over numbers: each holds, does not hold, or was not measured."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -96,7 +97,9 @@ class Best:
         rival = self.rival(numbers)
         own, other = numbers[self.system][self.number], numbers[rival][self.number]
         told = f"{own:.2f}; of the others {rival}, {other:.2f}"
-        return _with_identical(numbers, (self.system, rival), self.number, (_sign(self.sign * (own - other)) > 0, told))
+        return _firm(
+            numbers, (self.system, rival), self.number, lambda one, two: _sign(self.sign * (one - two)) > 0, told
+        )
 
     def rival(self, numbers: Numbers) -> str:
         """The best of the others."""
@@ -121,28 +124,33 @@ def _sign(difference: float) -> int:
     return (shown > 0) - (shown < 0)
 
 
-def _with_identical(numbers: Numbers, systems: tuple[str, str], number: str, judged: Judged) -> Judged:
-    """Pairwise-BLEU is about 0 for equal replies under four tokens: equal pairs are told, and may contradict it."""
-    if number != _PAIRWISE or not all(_IDENTICAL in numbers[name] for name in systems):
-        return judged
-    (one, two), (same_one, same_two) = ([numbers[name][key] for name in systems] for key in (_PAIRWISE, _IDENTICAL))
-    told = f"{judged[1]}; identical pairs {same_one:.2f} % against {same_two:.2f} %"
-    same = _sign(same_one - same_two)
-    if same and same != _sign(one - two):
-        return None, f"{told}: the two disagree"
-    return judged[0], told
+def _firm(numbers: Numbers, systems: Sequence[str], number: str, holds: Callable[..., bool], told: str) -> Judged:
+    """Whether a claim about a number of some systems holds; None where identical replies could turn it round.
+
+    Pairwise-BLEU does not see equal replies of under four tokens. If it did, it would be higher by at most the share of
+    identical pairs: a claim has to hold with and without them.
+    """
+    values: list[tuple[float, ...]] = [(numbers[name][number],) for name in systems]
+    if number == _PAIRWISE and all(_IDENTICAL in numbers[name] for name in systems):
+        same = [numbers[name][_IDENTICAL] for name in systems]
+        values = [(*value, value[0] + share) for value, share in zip(values, same, strict=True)]
+        told += f"; identical pairs {' against '.join(f'{share:.2f} %' for share in same)}"
+    outcomes = {holds(*chosen) for chosen in itertools.product(*values)}
+    return (outcomes.pop(), told) if len(outcomes) == 1 else (None, f"{told}, which could turn it round")
 
 
 def times(system: str, other: str, number: str, *, at_least: float = 0.0, at_most: float = float("inf")) -> Judge:
     """The ratio of a number of two systems lies within limits. Two that are shown as 0 have none."""
 
+    def ratio(one: float, two: float) -> float:
+        return one / two if two > _ZERO else float("inf")
+
     def judge(numbers: Numbers) -> Judged:
         one, two = numbers[system][number], numbers[other][number]
         if not round(one, _DECIMALS) and not round(two, _DECIMALS):
             return None, "both are 0"
-        ratio = one / two if two > _ZERO else float("inf")
-        judged = at_least <= ratio <= at_most, f"{one:.2f} against {two:.2f}: {ratio:.2f}×"
-        return _with_identical(numbers, (system, other), number, judged)
+        told = f"{one:.2f} against {two:.2f}: {ratio(one, two):.2f}×"
+        return _firm(numbers, (system, other), number, lambda *both: at_least <= ratio(*both) <= at_most, told)
 
     return judge
 
@@ -151,9 +159,8 @@ def over(system: str, other: str, number: str) -> Judge:
     """A number of one system is higher than that of another."""
 
     def judge(numbers: Numbers) -> Judged:
-        one, two = numbers[system][number], numbers[other][number]
-        judged = _sign(one - two) > 0, f"{one:.2f} against {two:.2f}"
-        return _with_identical(numbers, (system, other), number, judged)
+        told = f"{numbers[system][number]:.2f} against {numbers[other][number]:.2f}"
+        return _firm(numbers, (system, other), number, lambda one, two: _sign(one - two) > 0, told)
 
     return judge
 
@@ -162,12 +169,8 @@ def within(system: str, number: str, *, at_least: float = float("-inf"), at_most
     """A number of a system lies within limits."""
 
     def judge(numbers: Numbers) -> Judged:
-        value, same = numbers[system][number], numbers[system].get(_IDENTICAL)
-        holds = at_least <= value <= at_most
-        if number != _PAIRWISE or same is None:
-            return holds, f"{value:.4g}"
-        told = f"{value:.4g}; identical pairs {same:.2f} %"
-        return (None, f"{told}: the two disagree") if holds and same > at_most else (holds, told)
+        told = f"{numbers[system][number]:.4g}"
+        return _firm(numbers, [system], number, lambda value: at_least <= value <= at_most, told)
 
     return judge
 
