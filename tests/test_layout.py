@@ -7,7 +7,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "polyreply"
 STAGES = (
-    "errors progress folders config data model em decoding metrics api responses training train analysis "
+    "errors progress folders config data metrics model em decoding api responses training train analysis "
     "demo reproduce bench cli"
 ).split()
 DATA = {"py", "shipped"}

@@ -29,7 +29,7 @@ def reply(
         ),
     ] = None,
     model: Annotated[str, typer.Option(help="A model folder, a name on the Hugging Face hub, or shipped.")] = "shipped",
-    decode: Annotated[str, typer.Option(help="decoders, beam, nucleus or diverse-beam.")] = "decoders",
+    decode: Annotated[str, typer.Option(help="decoders, mbr, beam, nucleus or diverse-beam.")] = "decoders",
     k: Annotated[int | None, typer.Option("-k", help="Replies for each message: all decoders, or 10.")] = None,
     m: Annotated[int | None, typer.Option("-m", help="Show only so many of them, the most diverse.")] = None,
     input: Annotated[Path | None, typer.Option("--input", "-i", help="A dialogue file to reply to.")] = None,
@@ -43,6 +43,9 @@ def reply(
     sample: Annotated[bool, typer.Option("--sample", help="Sample from each decoder, instead of greedy.")] = False,
     temperature: Annotated[float | None, typer.Option(help="With --sample: below 1 is safer, above 1 wilder.")] = None,
     top_p: Annotated[float | None, typer.Option(help="With --sample or nucleus: the share of likely tokens.")] = None,
+    samples: Annotated[
+        int | None, typer.Option(help="With mbr: samples of each decoder; more is better, slower.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Decides what sampling draws.")] = 0,
     batch_size: Annotated[int, typer.Option(min=1, help="Messages decoded together.")] = 16,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")] = "auto",
@@ -69,6 +72,7 @@ def reply(
         "do_sample": sample or None,
         "temperature": temperature,
         "top_p": top_p,
+        "samples": samples,
     }
     options: dict[str, Any] = {"decode": decode, "k": k, "m": m, "seed": seed}
     options |= {name: value for name, value in fields.items() if value is not None}

@@ -65,7 +65,7 @@ def nucleus(
     number is drawn from that state, and decides.
     """
     check_single_decoder(model, k)
-    config = _sampled(model, config, top_p)
+    config = sampled(model, config, top_p)
     how = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}  # settings.warpers hold the nucleus
 
     def part(context_BS: Tensor, mask_BS: Tensor) -> list[list[Response]]:
@@ -105,7 +105,7 @@ def searched(model: PolyReplyModel, config: GenerationConfig | None) -> Generati
     return made
 
 
-def _sampled(model: PolyReplyModel, config: GenerationConfig | None, top_p: float) -> GenerationConfig:
+def sampled(model: PolyReplyModel, config: GenerationConfig | None, top_p: float) -> GenerationConfig:
     """A config for pure nucleus sampling, with the same rule."""
     if not 0 < top_p <= 1:
         raise PolyReplyError(f"top_p must be above 0 and at most 1, found {top_p}")

@@ -18,12 +18,16 @@ from polyreply.decoding.settings import decoding_of
 from polyreply.errors import PolyReplyError
 from polyreply.model.polyreply_model import PolyReplyModel
 
-Decode = Literal["decoders", "beam", "nucleus", "diverse-beam"]
+Decode = Literal["decoders", "mbr", "beam", "nucleus", "diverse-beam"]
 
 BASELINE_K = 10
 """How many responses beam, nucleus and diverse-beam give unless told."""
 _SAMPLING = ("temperature", "top_p", "top_k")
-_OWN_OPTIONS = {"nucleus": {"top_p"}, "diverse-beam": {"num_groups", "diversity_penalty"}}
+_OWN_OPTIONS = {
+    "mbr": {"samples", "top_p", "beta"},
+    "nucleus": {"top_p"},
+    "diverse-beam": {"num_groups", "diversity_penalty"},
+}
 """Options of a way to decode that are arguments of its function, not fields of a GenerationConfig."""
 
 
@@ -56,6 +60,10 @@ def respond(model: PolyReplyModel, context_BS: Tensor, mask_BS: Tensor, how: How
     if how.decode == "decoders":
         chosen = range(how.k)
         return decode(model, context_BS, mask_BS, how.config, decoders=chosen, generator=how.generator)
+    if how.decode == "mbr":
+        from polyreply.decoding.mbr import mbr
+
+        return mbr(model, context_BS, mask_BS, how.k, how.config, **how.own_options, generator=how.generator)
     if how.decode == "diverse-beam":
         from polyreply.decoding.diverse_beam import diverse_beam
 
@@ -75,6 +83,8 @@ def _checked_k(model: PolyReplyModel, way: Decode, k: int | None) -> int:
         return most if k is None else k
     if k is not None and k < 1:
         raise PolyReplyError(f"expected k of 1 or more, found {k}")
+    if way == "mbr" and k is None:
+        return model.num_decoders
     return BASELINE_K if k is None else k
 
 

@@ -26,6 +26,8 @@ from polyreply.training.usage import read_usage
 
 _RESPONSES, _SCORES = "responses.jsonl", "scores.json"
 _CASE: CaseName = "lower"
+_RANDOM = ("nucleus", "mbr")
+"""Ways to decode that draw."""
 _LIMITS = ("max_new_tokens", "min_new_tokens", "no_repeat_ngram_size")
 """Settings of the preset that say how every system replies."""
 _DEAR = {"soft-em": 3.5, "eqsoft-em": 3.5}
@@ -105,7 +107,7 @@ class Lab:
 
     def seeds(self, variant: Variant) -> tuple[int, ...]:
         """The seeds a variant has: one, where nothing is random but stage 1, which all share."""
-        return self.preset.seeds if variant.is_trained_by_em or variant.decode == "nucleus" else (0,)
+        return self.preset.seeds if variant.is_trained_by_em or variant.decode in _RANDOM else (0,)
 
     def stage_1(self) -> Stage:
         """The training of the single-decoder model, which all variants begin with."""

@@ -19,6 +19,7 @@ _CALIBRATED = {
     "stage 1": 1e-2,
     "EM": 3.8e-3,
     "replies by decoders": 7e-3,
+    "replies by mbr": 6.3e-2,
     "replies by beam": 1.3e-2,
     "replies by nucleus": 1.3e-2,
     "replies by diverse-beam": 1.3e-2,
@@ -28,8 +29,8 @@ _CALIBRATED = {
 }
 """Seconds of a sample in stage 1, of a sample under one decoder in an EM step, and of one reply: the processor's time
 over 25 updates, 6 EM steps and 320 replies on DailyDialog. The others are assumed: nucleus and diverse-beam cost what
-beam does, `speed` between beam and decoders for a reply, `bound` the E-step of a sample under one decoder, `recovery`
-ten decoders for a pair or context."""
+beam does, `mbr` nine replies, `speed` between beam and decoders for a reply, `bound` the E-step of a sample under one
+decoder, `recovery` ten decoders for a pair or context."""
 _SCORES = 1e-3
 """Seconds of one reply that is scored, whatever the model; assumed."""
 _SMALL = (MINI, SHIPPED)
