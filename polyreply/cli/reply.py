@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from polyreply.api import PolyReply, Reply
     from polyreply.responses.job import Job
 
+_OF_DECODERS = ("decoders", "mbr")
+"""Ways to decode whose replies are of one decoder each; those of the others have a place."""
 _HELLO = "A chat: the most likely reply becomes the model's turn. /new begins anew, /quit leaves."
 
 
@@ -77,8 +79,6 @@ def reply(
     options: dict[str, Any] = {"decode": decode, "k": k, "m": m, "seed": seed}
     options |= {name: value for name, value in fields.items() if value is not None}
     job = _job(texts, input, output, options, context_turns, batch_size, overwrite, dtype)
-    if model is None:
-        raise PolyReplyError("no model is shipped with this version yet; name one with --model")
     if job is not None:
         with _says_how_to_go_on(), gathered() as team:
             loaded = _load(model, team.device(device), dtype, team)
@@ -121,7 +121,7 @@ def _turn(
         say("(no decoder has anything to say to that)")
         return ()
     taken = max(said, key=lambda one: one.logprob)
-    print_replies("", replies, ranked=options.get("decode", "decoders") != "decoders")
+    print_replies("", replies, ranked=options.get("decode", "decoders") not in _OF_DECODERS)
     say(f"bot> {taken.text}")
     return turns[-1], taken.text
 
@@ -230,7 +230,7 @@ def _print_replies(
             if as_json:
                 typer.echo(json.dumps(response_row((text,), replies), ensure_ascii=False))
             else:
-                print_replies(text, replies, ranked=options["decode"] != "decoders")
+                print_replies(text, replies, ranked=options["decode"] not in _OF_DECODERS)
     if not done:
         raise PolyReplyError("expected a message as an argument or lines on standard input, found none")
 
