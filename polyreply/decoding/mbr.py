@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from polyreply.decoding.all_decoders import decode
-from polyreply.decoding.baselines import TOP_P, sampled
+from polyreply.decoding.baselines import sampled
 from polyreply.decoding.response import Response
 from polyreply.decoding.settings import decoding_of
 from polyreply.errors import PolyReplyError
@@ -26,7 +26,8 @@ from polyreply.metrics.bleu import Floats, matches, sentence_bleu
 from polyreply.metrics.ngrams import Block, grams
 from polyreply.model.polyreply_model import PolyReplyModel
 
-SAMPLES, BETA = 8, 2.0
+SAMPLES, SHARE, BETA = 8, 0.7, 2.0
+"""Defaults. A smaller nucleus than for single samples: candidates should be good, and stand for what is likely."""
 _SWEEPS = 20
 """Most times that every reply is reconsidered; two or three are the rule."""
 
@@ -40,7 +41,7 @@ def mbr(
     config: GenerationConfig | None = None,
     *,
     samples: int = SAMPLES,
-    top_p: float = TOP_P,
+    top_p: float = SHARE,
     beta: float = BETA,
     generator: torch.Generator | None = None,
 ) -> list[list[Response]]:

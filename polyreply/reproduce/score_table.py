@@ -15,6 +15,8 @@ from polyreply.reproduce.paper import Published
 from polyreply.reproduce.result import Number, Row, Table
 from polyreply.reproduce.workshop import Diverged
 
+_RESAMPLES = 10_000
+"""For the p-values of claims, which may be multiplied by how many systems were tried."""
 _STARVED = 0.1
 """A decoder is starved when it was trained on less than this part of an equal share."""
 
@@ -35,7 +37,8 @@ class Scored:
         found = {one.name: one for one in self.comparison.systems if one.name not in self.comparison.incomparable}
         if not {system, other} <= found.keys():
             return None
-        difference = paired_test(found[system].columns(), found[other].columns(), [number]).get(number)
+        columns = found[system].columns(), found[other].columns()
+        difference = paired_test(*columns, [number], samples=_RESAMPLES).get(number)
         return difference.p_value if difference else None
 
     def tree(self) -> dict[str, Any]:

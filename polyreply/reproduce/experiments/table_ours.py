@@ -33,7 +33,7 @@ RECIPES = (
     replace(changed(EQHARD, "posterior as cost", {"em.cost": "posterior"}), rate_of=EQHARD),
     replace(changed(EQHARD, "mean likelihood", {"em.likelihood": "mean"}), rate_of=EQHARD),
     *map(_with_least, (8, 10)),
-    *(_with_mbr(EQHARD, beta) for beta in (1.0, 2.0)),
+    *(_with_mbr(EQHARD, beta) for beta in (1.0, 2.0, 4.0)),
 )
 CONTROL = replace(_with_mbr(NUCLEUS, 2.0), name="Stage 1 alone, MBR with beta 2")
 """The same choice among as many samples of the single-decoder model: what is left without EM."""
