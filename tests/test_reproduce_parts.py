@@ -235,7 +235,7 @@ def test_a_result_as_markdown_latex_and_html(result, tmp_path):
     text = markdown(result)
     assert r"| ours\_1 \| x | **7.25**\* ± 0.50 |" in text and "| *paper, Weibo* | *10.13* |" in text
     assert "| none | – |" in text and "**holds**" in text and "![A \\<picture\\>](a.png)" in text
-    assert "seconds: 1.5 minutes for all its stages" in text and "machines: fast; slow" in text
+    assert "time: 1.5 minutes for all its stages" in text and "machines: fast; slow" in text
     assert "What is claimed" in text and "the paper claims" not in text
     text = latex(result)
     assert (

@@ -131,4 +131,7 @@ def origin_lines(origin: Mapping[str, Any]) -> list[str]:
         ("seconds", lambda seconds: f"{seconds / 60:.1f} minutes for all its stages"),
         ("made", str),
     ]
-    return [f"{name.replace('_', ' ')}: {show(origin[name])}" for name, show in told if origin.get(name)]
+    headings = {"seconds": "time"}
+    return [
+        f"{headings.get(name, name).replace('_', ' ')}: {show(origin[name])}" for name, show in told if origin.get(name)
+    ]
