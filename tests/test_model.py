@@ -40,7 +40,7 @@ def start(name, **settings):
 @pytest.mark.parametrize("name", tiny.BACKBONES)
 def test_decoders_start_near_each_other_but_not_equal(name):
     samples = tiny.samples()
-    near, far = start(name), start(name, adapter_init="linear")
+    near, far, farther = (start(name, adapter_init=init) for init in ("near-identity", "linear", "large"))
 
     def logits(model, k):
         ids = torch.full((len(samples),), k)
@@ -48,7 +48,8 @@ def test_decoders_start_near_each_other_but_not_equal(name):
 
     spread = (logits(near, 0) - logits(near, 1)).abs().max()
     assert 0 < spread < 0.05
-    assert (logits(far, 0) - logits(far, 1)).abs().max() > 5 * spread
+    wide = (logits(far, 0) - logits(far, 1)).abs().max()
+    assert 5 * spread < wide < (logits(farther, 0) - logits(farther, 1)).abs().max()
 
 
 @pytest.mark.parametrize("name, settings", tiny.VARIANTS)

@@ -12,7 +12,10 @@ from transformers.activations import ACT2FN
 
 from polyreply.model.rows import OneDecoder, Rows, Run
 
-AdapterInit = Literal["near-identity", "linear"]
+AdapterInit = Literal["near-identity", "linear", "large"]
+
+_LARGE = 3.0
+"""How much wider than PyTorch's default `large` is."""
 
 
 class Router:
@@ -37,10 +40,11 @@ class AdapterStack(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Near the identity and not equal, so that decoders start alike but can part; or `nn.Linear`'s default."""
+        """Near the identity and not equal, so that decoders start alike but can part; or as `nn.Linear`, or wider."""
+        width = _LARGE if self.init == "large" else 1.0
         for weight, bias in ((self.w2_KDH, self.b2_KH), (self.w1_KHD, self.b1_KD)):
             bound = 1 / math.sqrt(weight.shape[1])
-            weight.uniform_(-bound, bound)
+            weight.uniform_(-width * bound, width * bound)
             bias.uniform_(-bound, bound)
         if self.init == "near-identity":
             self.w1_KHD.mul_(0.01)

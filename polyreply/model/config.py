@@ -26,7 +26,7 @@ class PolyReplyConfig(PretrainedConfig):
         adapter_size: int | None = None,
         adapter_activation: str = "relu",
         adapter_sites: Literal["sublayer", "layer"] = "sublayer",
-        adapter_init: Literal["near-identity", "linear"] = "near-identity",
+        adapter_init: Literal["near-identity", "linear", "large"] = "near-identity",
         copy_embeddings: bool = False,
         prior: Literal["uniform", "learned"] = "uniform",
         context_format: dict[str, Any] | None = None,

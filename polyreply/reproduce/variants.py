@@ -17,7 +17,9 @@ EQHARD = Variant("EqHard-EM", "eqhard-em")
 EQSOFT = Variant("EqSoft-EM", "eqsoft-em")
 """Ours: balanced and soft at first, cooled until it is nearly hard (`cooling.py`)."""
 HARD_AUTHORS = Variant("Hard-EM, authors' initialisation", "hard-em", {"model.adapter_init": "linear"})
-"""Adapters that begin as PyTorch's linear layers do: untrained decoders say nonsense, the best one takes all."""
+"""Adapters that begin as PyTorch's linear layers do."""
+HARD_LARGE = Variant("Hard-EM, large initialisation", "hard-em", {"model.adapter_init": "large"}, rate_of=HARD_AUTHORS)
+"""Three times as wide: untrained decoders talk nonsense, and those that are trained first take all."""
 
 EM = (SOFT, HARD, RANDOM_DYNAMIC, RANDOM_FIXED, EQHARD, EQSOFT)
 

@@ -35,8 +35,9 @@ class ModelSettings:
     """Inner size of an adapter; None means half the model's."""
     adapter_sites: Literal["sublayer", "layer"] = "sublayer"
     """An adapter after each sublayer of the decoder, or one after each layer."""
-    adapter_init: Literal["near-identity", "linear"] = "near-identity"
-    """How adapters start; `linear` is PyTorch's default for linear layers, as the paper's authors have it."""
+    adapter_init: Literal["near-identity", "linear", "large"] = "near-identity"
+    """How adapters start; `linear` is PyTorch's default for linear layers, as the paper's authors have it; `large` is
+    three times as wide, and makes untrained decoders talk nonsense."""
     copy_embeddings: bool = False
     """Full decoders: each with an embedding of its own."""
     prior: Literal["uniform", "learned"] = "uniform"

@@ -13,11 +13,11 @@ from polyreply.reproduce.lab import Lab, Variant
 from polyreply.reproduce.result import Findings, Number, Picture, Row, Table
 from polyreply.reproduce.score_table import starved, training_notes
 from polyreply.reproduce.stage import Stage
-from polyreply.reproduce.variants import EQHARD, HARD, HARD_AUTHORS, SOFT, with_authors, without_twins
+from polyreply.reproduce.variants import EQHARD, HARD, HARD_AUTHORS, HARD_LARGE, SOFT, with_authors, without_twins
 from polyreply.reproduce.workshop import Diverged
 from polyreply.training.plots import plot_assignment
 
-ROWS = (SOFT, HARD, HARD_AUTHORS, EQHARD)
+ROWS = (SOFT, HARD, HARD_AUTHORS, HARD_LARGE, EQHARD)
 CLAIMS = (
     Claim(
         "Soft-EM trains synchronously: the deviation over samples is near zero (at most 10 % of the equal share)",
@@ -28,6 +28,11 @@ CLAIMS = (
         "Hard-EM leaves decoders untrained: at least half are starved, under the authors' initialisation",
         "Figure 2b",
         within(HARD_AUTHORS.name, "starved", at_least=50),
+    ),
+    Claim(
+        "Hard-EM starves decoders where untrained ones talk nonsense, under a large initialisation (percent starved)",
+        "ours",
+        within(HARD_LARGE.name, "starved", at_least=20),
     ),
     Claim(
         "EqHard-EM trains all decoders on equally many samples (largest share over the smallest)",
@@ -59,8 +64,7 @@ def _report(lab: Lab, folder: Path) -> Findings:
     if not trained:
         raise Diverged(f"{next(iter(diverged.values()))}, and so did all others; use a lower learning rate")
     usages = {one.name: lab.usage(one, seed) for one in trained}
-    titles = {name.replace(", authors' initialisation", " (authors' init)"): usage for name, usage in usages.items()}
-    plot_assignment(titles, folder / "assignment.png")
+    plot_assignment({_short(name): usage for name, usage in usages.items()}, folder / "assignment.png")
     numbers = {name: _numbers(usage) for name, usage in usages.items()}
     columns = ("smallest", "largest", "std", "starved")
     rows = [Row([name, *(Number(found[column]) for column in columns)]) for name, found in numbers.items()]
@@ -78,6 +82,12 @@ def _report(lab: Lab, folder: Path) -> Findings:
         ],
         {name: {**numbers[name], "share": usage["share"]} for name, usage in usages.items()},
     )
+
+
+def _short(name: str) -> str:
+    """A name for a narrow panel."""
+    method, _, init = name.removesuffix(" initialisation").partition(", ")
+    return f"{method} ({init} init)" if init else method
 
 
 def _numbers(usage: dict[str, Any]) -> dict[str, float]:
