@@ -13,6 +13,7 @@ from transformers import GenerationConfig
 
 from polyreply.api import PolyReply
 from polyreply.decoding.all_decoders import decode
+from polyreply.decoding.baselines import sampled
 from polyreply.decoding.mbr import agreement, best_set, f_beta, mbr
 from polyreply.decoding.response import Response
 from polyreply.errors import PolyReplyError
@@ -32,23 +33,48 @@ def tokens(replies):
     return [[reply.tokens for reply in replies] for replies in replies]
 
 
-@pytest.mark.parametrize("name", tiny.BACKBONES)
-def test_every_decoder_says_one_of_its_own_candidates(name):
-    model, found = tiny.model(name), asked(name, samples=3)
-    assert tokens(found) == tokens(asked(name, samples=3)) != tokens(asked(name, samples=3, seed=1))
-    for replies in found:
-        assert [reply.decoder for reply in replies] == list(range(model.num_decoders))
-        assert all(1 <= len(reply.tokens) <= 7 and reply.logprob < 0 for reply in replies)
+@pytest.mark.parametrize("name, settings", tiny.VARIANTS)
+def test_each_context_gets_the_best_set_of_its_own_candidates(name, settings):
+    model, samples = tiny.model(name, **settings), tiny.samples()
+    context, draw = (samples.context_NS, samples.context_mask_NS), torch.Generator().manual_seed(0)
+    found = mbr(model, *context, model.num_decoders, CONFIG, samples=3, generator=draw)
+    greedy = decode(model, *context, CONFIG)
+    often = sorted([*range(model.num_decoders)] * 3)
+    drawn = decode(
+        model, *context, sampled(model, CONFIG, 0.7), decoders=often, generator=torch.Generator().manual_seed(0)
+    )
+    for said, likely, others in zip(found, greedy, drawn, strict=True):
+        groups = [[one, *others[3 * k : 3 * k + 3]] for k, one in enumerate(likely)]
+        [agreement_KGX] = agreement([groups], ENDS)
+        chosen = [group[place] for group, place in zip(groups, best_set(agreement_KGX, 2.0), strict=True)]
+        assert [one.tokens for one in said] == [one.tokens for one in chosen]
+        assert [one.decoder for one in said] == list(range(model.num_decoders))
 
 
-@pytest.mark.parametrize("name", tiny.BACKBONES)
-def test_a_decoder_can_be_asked_several_times_in_one_pass(name):
-    model, samples = tiny.model(name), tiny.samples()
+def test_the_seed_decides():
+    assert tokens(asked(samples=3)) == tokens(asked(samples=3)) != tokens(asked(samples=3, seed=1))
+
+
+@pytest.mark.parametrize("name, settings", tiny.VARIANTS)
+def test_a_decoder_can_be_asked_several_times_in_one_pass(name, settings):
+    model, samples = tiny.model(name, **settings), tiny.samples()
     context = samples.context_NS, samples.context_mask_NS
     once = decode(model, *context, CONFIG)
     often = decode(model, *context, CONFIG, decoders=sorted([*range(model.num_decoders)] * 3))
     for replies, repeated in zip(once, often, strict=True):
         assert [one.tokens for one in repeated] == [one.tokens for one in replies for _ in range(3)]
+
+
+def test_samples_come_in_the_order_they_were_asked_for_and_not_in_that_of_their_ends():
+    model, samples = tiny.model("t5"), tiny.samples()
+    config, generator = sampled(model, CONFIG, 1.0), torch.Generator().manual_seed(0)
+    drawn = decode(model, samples.context_NS, samples.context_mask_NS, config, decoders=[0] * 20, generator=generator)
+    assert any(lengths != sorted(lengths) for lengths in ([len(one.tokens) for one in replies] for replies in drawn))
+
+
+def test_no_context_no_replies():
+    model, samples = tiny.model("t5"), tiny.samples()
+    assert mbr(model, samples.context_NS[:0], samples.context_mask_NS[:0], 3, CONFIG) == []
 
 
 def test_with_a_tiny_nucleus_every_sample_is_the_greedy_reply():
@@ -70,10 +96,13 @@ def test_more_replies_than_decoders_take_turns():
 def test_agreement_is_bleu_2_with_every_sample(texts):
     candidates = [Response(0, place // 3, [*text, tiny.EOS]) for place, text in enumerate(texts)]
     [found_KGX] = agreement([[candidates[:3], candidates[3:]]], [tiny.EOS])
-    drawn = [texts[place] for place in (1, 2, 4, 5)]
     for place, column in product(range(6), range(4)):
-        is_itself = place == (1, 2, 4, 5)[column]
-        expected = 0.0 if is_itself else sentence_bleu([drawn[column]], texts[place], weights=(0.5, 0.5))
+        scores = {
+            other: sentence_bleu([texts[other]], texts[place], weights=(0.5, 0.5))
+            for other in (1, 2, 4, 5)
+            if other != place
+        }
+        expected = scores.get((1, 2, 4, 5)[column], sum(scores.values()) / len(scores))
         assert found_KGX[place // 3, place % 3, column] == pytest.approx(expected, abs=1e-9)
 
 
@@ -117,6 +146,8 @@ def test_reply_has_it_as_a_way_to_decode(shipped):
     assert len(shipped.reply("Hello!", decode="mbr", samples=1, k=3, max_new_tokens=4)) == 3
     with pytest.raises(PolyReplyError, match="samples is no option of reply"):
         shipped.reply("Hello!", samples=2)
+    with pytest.raises(PolyReplyError, match="temperature: mbr samples by itself"):
+        shipped.reply("Hello!", decode="mbr", temperature=0.7)
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,7 @@ from polyreply.reproduce.report import html_report
 from polyreply.reproduce.result import Findings, Number, Picture, Result, Row, Table, load_result
 from polyreply.reproduce.score_table import Scored, starved
 from polyreply.reproduce.variants import HARD, HARD_AUTHORS, of_authors
+from polyreply.reproduce.workshop import Diverged
 
 OURS = {"a": {"bleu2_f": 3.0, "dist2": 10.0}, "b": {"bleu2_f": 2.0, "dist2": 40.0}, "c": {"bleu2_f": 1.0}}
 OURS |= {"e": {"bleu2_f": 2.996}}
@@ -68,12 +69,17 @@ def test_a_claim_holds_does_not_or_was_not_measured(judge, holds, told):
 
 def test_a_recipe_wins_by_bleu2_f_unless_it_is_less_diverse():
     def numbers(bleu2_f, dist2, pairwise_bleu):
-        return {"bleu2_f": bleu2_f, "dist2": dist2, "pairwise_bleu": pairwise_bleu}
+        return {"bleu2_f": bleu2_f, "dist2": dist2, "pairwise_bleu": pairwise_bleu, "identical": 0.0}
 
     base, alike, fewer = numbers(3, 50, 10), numbers(9, 50, 11), numbers(8, 49, 10)
-    assert choose({"EqHard-EM": base, "alike": alike, "fewer": fewer, "good": numbers(4, 50, 10)}) == "good"
-    assert choose({"EqHard-EM": base, "worse": numbers(2, 60, 5)}) == "worse"
-    assert choose({"EqHard-EM": base, "alike": alike, "fewer": fewer}) == "alike"
+    found = {"EqHard-EM": base, "alike": alike, "fewer": fewer}
+    assert choose({**found, "good": numbers(4, 50, 10)}) == ("good", True)
+    assert choose({"EqHard-EM": base, "worse": numbers(2, 60, 5)}) == ("worse", True)
+    assert choose(found) == ("alike", False)
+    assert choose({**found, "same words": {**numbers(9.5, 60, 5), "identical": 6.0}}) == ("same words", False)
+    for diverged in ({"alike": alike}, {"EqHard-EM": base}):
+        with pytest.raises(Diverged, match="use a lower learning rate"):
+            choose(diverged)
 
 
 def test_who_is_the_best_of_several_that_were_tried_pays_for_all_of_them():
@@ -105,6 +111,8 @@ def test_pairwise_bleu_is_believed_only_where_identical_replies_do_not_contradic
     assert verdict.outcome == "not measured" and "40.00 %" in verdict.ours and "10.00 %" in verdict.ours
     [verdict] = check(claim, {**SHORT, "a": {"pairwise_bleu": 5.0, "identical": 0.0}}, SHORT)
     assert verdict.outcome == "holds" and "identical pairs" in verdict.ours and "turn it round" in verdict.paper
+    third = {**SHORT, "c": {"pairwise_bleu": 4.0, "identical": 0.0}}
+    assert check([Claim("claim", "Table 9", best("b", "pairwise_bleu", "abc"))], third)[0].outcome == "does not hold"
     few = {"a": {"pairwise_bleu": 5.0, "identical": 1.0}, "b": {"pairwise_bleu": 20.0, "identical": 0.0}}
     assert check(claim, few)[0].outcome == "holds"
     [verdict] = check(claim, {name: {"pairwise_bleu": found["pairwise_bleu"]} for name, found in SHORT.items()})

@@ -44,7 +44,9 @@ def reply(
     no_repeat_ngram_size: Annotated[int | None, typer.Option(help="No run of so many tokens twice in a reply.")] = None,
     sample: Annotated[bool, typer.Option("--sample", help="Sample from each decoder, instead of greedy.")] = False,
     temperature: Annotated[float | None, typer.Option(help="With --sample: below 1 is safer, above 1 wilder.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="With --sample or nucleus: the share of likely tokens.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="With --sample, nucleus or mbr: the share of likely tokens.")
+    ] = None,
     samples: Annotated[
         int | None, typer.Option(help="With mbr: samples of each decoder; more is better, slower.")
     ] = None,

@@ -38,6 +38,8 @@ def decode(
 ) -> list[list[Response]]:
     """For each context the responses of all (or some) decoders, greedy unless the config says `do_sample`.
 
+    A decoder can be asked several times, if its numbers stand side by side.
+
     `logits_processor` are further constraints, as for Transformers' `generate`.
     """
     chosen = list(range(model.num_decoders)) if decoders is None else list(decoders)
@@ -69,10 +71,9 @@ def _decode(
                 break
             run.advance()
     run.finish()
-    order = {k: place for place, k in enumerate(decoders)}
     replies: list[list[Response]] = [[] for _ in range(len(memory))]
-    for response in sorted(run.done, key=lambda response: order[response.decoder]):
-        replies[response.context].append(response)
+    for row in sorted(run.done):
+        replies[run.done[row].context].append(run.done[row])
     return replies
 
 
@@ -82,7 +83,7 @@ def _step(model: PolyReplyModel, memory: Memory, rows: Rows) -> Step:
 
 
 class _Run:
-    """The tokens of the rows still running, and the responses that are done."""
+    """The tokens of the rows still running, and the responses that are done, by the number of their row."""
 
     def __init__(
         self, step: Step, settings: Decoding, prompt_BS: Tensor | None, generator: torch.Generator | None
@@ -94,7 +95,8 @@ class _Run:
         self.prompt_length = self.tokens_RT.shape[1]
         self.logprob_R = torch.zeros(len(step.rows), dtype=torch.float64, device=first_R.device)
         self.eos = torch.tensor(settings.eos_ids, device=first_R.device)
-        self.done: list[Response] = []
+        self.number_R = torch.arange(len(step.rows), device=first_R.device)
+        self.done: dict[int, Response] = {}
 
     def advance(self) -> None:
         """One more token for every row."""
@@ -126,10 +128,11 @@ class _Run:
         keep_R = ~ended_R
         self.step.keep(keep_R)
         self.tokens_RT, self.newest_R = self.tokens_RT[keep_R], self.newest_R[keep_R]
-        self.logprob_R = self.logprob_R[keep_R]
+        self.logprob_R, self.number_R = self.logprob_R[keep_R], self.number_R[keep_R]
 
     def _collect(self, which_R: Tensor) -> None:
-        contexts, decoders = self.step.rows.context_R.tolist(), self.step.rows.decoder_R.tolist()
+        rows, number_R = self.step.rows, self.number_R.tolist()
+        contexts, decoders = rows.context_R.tolist(), rows.decoder_R.tolist()
         for row in which_R.nonzero()[:, 0].tolist():
             tokens = self.tokens_RT[row, self.prompt_length :].tolist()
-            self.done.append(Response(contexts[row], decoders[row], tokens, float(self.logprob_R[row])))
+            self.done[number_R[row]] = Response(contexts[row], decoders[row], tokens, float(self.logprob_R[row]))

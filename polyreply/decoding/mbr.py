@@ -2,8 +2,9 @@
 
 Each decoder offers its greedy reply and some samples. The samples of all decoders stand in for the references that
 nobody knows yet, and of each decoder's candidates one is taken so that the set as a whole has a high expected BLEU-2:
-P, the mean of its replies with the samples, and R, the mean over samples of their best reply, joined by F-beta. That is
-the paper's BLEU2-F, in expectation under the model, on the tokenizer's tokens.
+P, the mean of its replies with the samples, and R, the mean over samples of their best reply, joined by F-beta. With
+beta 1 that is the paper's BLEU2-F of a context with one reference, in expectation under the model, on the tokenizer's
+tokens.
 
 Legend: B contexts, S context tokens, K replies to a context, G candidates of one reply, X samples of a context.
 """
@@ -89,17 +90,24 @@ def _candidates(
 
 
 def agreement(candidates: Sequence[Sequence[Sequence[Response]]], eos_ids: Sequence[int] = ()) -> list[Floats]:
-    """For each context BLEU-2 of every candidate (K, G) with every sample (X); 0 of a sample with itself."""
+    """For each context BLEU-2 of every candidate (K, G) with every sample (X).
+
+    A sample agrees with itself as with the others on average: it is no evidence for itself, and none against.
+    """
+    if not candidates:
+        return []
     tokens = [
         [[token for token in response.tokens if token not in eos_ids] for group in groups for response in group]
         for groups in candidates
     ]
-    size = len(candidates[0][0]) if candidates else 0
+    size = len(candidates[0][0])
+    sample_X = np.flatnonzero(np.arange(len(tokens[0])) % size)
     found = []
     for bleu_CC in _bleu2(tokens):
         np.fill_diagonal(bleu_CC, 0.0)
-        is_sample_C = np.arange(len(bleu_CC)) % size > 0
-        found.append(bleu_CC[:, is_sample_C].reshape(-1, size, int(is_sample_C.sum())))
+        agreement_CX = bleu_CC[:, sample_X]
+        agreement_CX[sample_X, np.arange(len(sample_X))] = agreement_CX[sample_X].sum(1) / max(len(sample_X) - 1, 1)
+        found.append(agreement_CX.reshape(-1, size, len(sample_X)))
     return found
 
 

@@ -99,6 +99,9 @@ def _config(model: PolyReplyModel, way: Decode, fields: dict[str, Any], eos: int
             hint = f"; did you mean {near[0]}?" if near else ""
             raise PolyReplyError(f"{name} is no option of reply and no field of a GenerationConfig{hint}")
         setattr(config, name, value)
+    own = [name for name in ("do_sample", "temperature", "top_k") if name in fields and way == "mbr"]
+    if own:
+        raise PolyReplyError(f"{', '.join(own)}: mbr samples by itself, from a nucleus of top_p; remove it")
     idle = [name for name in _SAMPLING if name in fields and way != "nucleus" and not config.do_sample]
     if idle:
         raise PolyReplyError(f"{', '.join(idle)}: no effect without sampling; add do_sample=True (--sample)")

@@ -6,7 +6,7 @@ Legend: R rows, one for each (context, decoder) pair; B contexts; K decoders.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import torch
 from torch import Tensor
@@ -79,10 +79,14 @@ class Rows:
 
     @staticmethod
     def grid(num_contexts: int, decoders: Sequence[int], device: torch.device | None = None) -> "Rows":
-        """All the given decoders on all contexts."""
+        """All the given decoders on all contexts; a decoder that is named several times in a row, as often."""
         context_R = torch.arange(num_contexts, device=device).repeat(len(decoders))
-        segments = tuple((k, i * num_contexts, (i + 1) * num_contexts) for i, k in enumerate(decoders))
-        return Rows(context_R, segments if num_contexts else (), num_contexts, is_grid=True)
+        segments, begin = list[tuple[int, int, int]](), 0
+        for k, named in groupby(decoders):
+            end = begin + num_contexts * len(list(named))
+            segments.append((k, begin, end))
+            begin = end
+        return Rows(context_R, tuple(segments) if num_contexts else (), num_contexts, is_grid=True)
 
     @staticmethod
     def pairs(context_R: Tensor, decoder_R: Tensor, num_contexts: int) -> "Rows":

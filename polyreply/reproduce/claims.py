@@ -97,13 +97,19 @@ class Best:
         rival = self.rival(numbers)
         own, other = numbers[self.system][self.number], numbers[rival][self.number]
         told = f"{own:.2f}; of the others {rival}, {other:.2f}"
-        return _firm(
-            numbers, (self.system, rival), self.number, lambda one, two: _sign(self.sign * (one - two)) > 0, told
-        )
+        others = sorted(self._measured(numbers), key=lambda name: name != rival)
+        return _firm(numbers, (self.system, *others), self.number, self._leads, told)
+
+    def _leads(self, own: float, *others: float) -> bool:
+        return all(_sign(self.sign * (own - other)) > 0 for other in others)
+
+    def _measured(self, numbers: Numbers) -> list[str]:
+        """The others that have the number."""
+        return [name for name in self.among if name != self.system and self.number in numbers.get(name, {})]
 
     def rival(self, numbers: Numbers) -> str:
         """The best of the others."""
-        others = [name for name in self.among if name != self.system and self.number in numbers.get(name, {})]
+        others = self._measured(numbers)
         if not others:
             raise KeyError("nothing to compare with")
         return max(others, key=lambda name: self.sign * numbers[name][self.number])
@@ -128,13 +134,13 @@ def _firm(numbers: Numbers, systems: Sequence[str], number: str, holds: Callable
     """Whether a claim about a number of some systems holds; None where identical replies could turn it round.
 
     Pairwise-BLEU does not see equal replies of under four tokens. If it did, it would be higher by at most the share of
-    identical pairs: a claim has to hold with and without them.
+    identical pairs: a claim has to hold with and without them. Those of the first two systems are told.
     """
     values: list[tuple[float, ...]] = [(numbers[name][number],) for name in systems]
     if number == _PAIRWISE and all(_IDENTICAL in numbers[name] for name in systems):
         same = [numbers[name][_IDENTICAL] for name in systems]
         values = [(*value, value[0] + share) for value, share in zip(values, same, strict=True)]
-        told += f"; identical pairs {' against '.join(f'{share:.2f} %' for share in same)}"
+        told += f"; identical pairs {' against '.join(f'{share:.2f} %' for share in same[:2])}"
     outcomes = {holds(*chosen) for chosen in itertools.product(*values)}
     return (outcomes.pop(), told) if len(outcomes) == 1 else (None, f"{told}, which could turn it round")
 

@@ -100,6 +100,10 @@ class Lab:
         """The same lab with other seeds of stage 2."""
         return Lab(self.workshop, replace(self.preset, seeds=seeds), self.corpus, is_plan=self._is_plan)
 
+    def limits(self) -> dict[str, int]:
+        """How long replies may be and must be, and what they must not repeat: for every system alike."""
+        return {name: getattr(self.preset, name) for name in _LIMITS}
+
     def on_choices(self) -> "Lab":
         """The same lab, with the contexts that choices are made by in the place of the final ones."""
         corpus = replace(self.corpus, asked=self.corpus.for_choices)
@@ -181,8 +185,7 @@ class Lab:
     def responses(self, variant: Variant, seed: int = 0) -> Stage:
         """Its replies to the final contexts."""
         trained, k = self.training(variant, seed), self._k(variant)
-        limits = {name: getattr(self.preset, name) for name in _LIMITS}
-        options: dict[str, Any] = {"decode": variant.decode, "seed": seed, **limits, **variant.options}
+        options: dict[str, Any] = {"decode": variant.decode, "seed": seed, **self.limits(), **variant.options}
         if variant.decode != "decoders":
             options["k"] = k
         batch = {"batch_size": self.preset.reply_batch}  # random numbers are drawn for each batch

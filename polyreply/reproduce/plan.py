@@ -63,7 +63,7 @@ class Plan:
 
 def plan(stages: Iterable[Stage], workshop: Workshop, preset: Preset) -> Plan:
     """What is missing for these stages. What stands on a training that diverged will never be made."""
-    seen = [stage for stage in with_needs(stages) if not _is_lost(stage)]
+    seen = [stage for stage in with_needs(stages) if not is_lost(stage)]
     missing = [stage for stage in seen if not stage.is_made]
     paces = workshop.paces()
     seconds = sum(_seconds(stage, paces, preset) for stage in missing)
@@ -90,8 +90,9 @@ def _visit(stage: Stage, seen: dict[str, Stage]) -> None:
         seen[stage.name] = stage
 
 
-def _is_lost(stage: Stage) -> bool:
-    return any(need.diverged or _is_lost(need) for need in stage.needs)
+def is_lost(stage: Stage) -> bool:
+    """Whether it stands on a training that diverged, and will never be made."""
+    return any(need.diverged or is_lost(need) for need in stage.needs)
 
 
 def _seconds(stage: Stage, paces: dict[str, float], preset: Preset) -> float:

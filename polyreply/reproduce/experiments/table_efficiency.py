@@ -47,7 +47,7 @@ def _speed(lab: Lab) -> Stage:
         "data": asked.name,
         "contexts": lab.preset.speed_contexts,
         "batch": lab.preset.reply_batch,
-        "max_new_tokens": lab.preset.max_new_tokens,
+        **lab.limits(),
         **revision("speed"),
     }
     work = lab.work("speed", 2 * (1 + _REPEATS) * lab.preset.speed_contexts * lab.num_decoders)
@@ -59,7 +59,7 @@ def _speed(lab: Lab) -> Stage:
 
 def _measure(lab: Lab, stages: Mapping[str, Stage], path: Path) -> None:
     contexts = [dialogue.context for dialogue in islice(read_dialogues(lab.corpus.final), lab.preset.speed_contexts)]
-    options: dict[str, Any] = {"batch_size": lab.preset.reply_batch, "max_new_tokens": lab.preset.max_new_tokens}
+    options: dict[str, Any] = {"batch_size": lab.preset.reply_batch, **lab.limits()}
     found = {}
     for name, decode in ((EQHARD.name, "decoders"), (BEAM.name, "beam")):
         lab.workshop.notify(f"timing {name}", 0.0)
