@@ -76,7 +76,7 @@ def test_options_go_on_top_of_the_generation_config():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"decode": "magic"}, "expected decode to be one of decoders, beam, nucleus, diverse-beam, found 'magic'"),
+        ({"decode": "magic"}, "expected decode to be one of decoders, mbr, beam, nucleus, diverse-beam, found 'magic'"),
         ({"k": 4}, "expected k from 1 to 3, the number of decoders, found 4"),
         ({"decode": "beam", "k": 0}, "expected k of 1 or more"),
         ({"max_new_token": 3}, "did you mean max_new_tokens?"),
