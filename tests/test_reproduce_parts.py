@@ -13,7 +13,7 @@ from polyreply.metrics.comparison import Comparison
 from polyreply.metrics.scores import PAPER_NUMBERS, Scores, harmonic_mean
 from polyreply.metrics.signature import Signature
 from polyreply.metrics.systems import System
-from polyreply.reproduce import paper
+from polyreply.reproduce import paper, pictures
 from polyreply.reproduce.claims import Claim, best, check, corrected, directions, over, times, within, worst
 from polyreply.reproduce.experiments import (
     figure_assignment,
@@ -24,6 +24,7 @@ from polyreply.reproduce.experiments import (
     table_em,
     table_main,
 )
+from polyreply.reproduce.experiments.figure_decoders import common_word
 from polyreply.reproduce.experiments.table_cases import shorten
 from polyreply.reproduce.experiments.table_efficiency import time_shares
 from polyreply.reproduce.experiments.table_ours import choose
@@ -288,6 +289,18 @@ def test_log_odds_find_what_one_decoder_says_and_the_others_do_not():
     found = typical_words([Counter(the=50, what=20, yes=1), Counter(the=50, what=1, yes=20)], 3)
     assert [[word for word, _ in words] for words in found] == [["what"], ["yes"]]
     assert typical_words([Counter()], 3) == [[]]
+
+
+def test_the_word_that_is_counted_is_a_frequent_one_of_the_references():
+    assert common_word(["You know what?", "I know.", "What, what, what!", "the the the", "know-how"]) == "know"
+    assert common_word(["a b", "?"]) == "like"
+
+
+def test_panels_of_a_column_are_as_high_as_the_highest_bar_of_all_rows(tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr(pictures, "save", lambda figure, path: shown.extend(axes.get_ylim() for axes in figure.axes))
+    draw_bars([[Bars("beam", [20.0], "place")], [Bars("decoders", [50.0], "decoder")]], tmp_path / "a.png")
+    assert [limits[1] >= 50 for limits in shown] == [True, True]
 
 
 def test_a_profile_says_what_is_remarkable():

@@ -55,13 +55,14 @@ def draw_bars(rows: Sequence[Sequence[Bars]], path: Path) -> None:
     figure = _figure(path, (4.0 * len(rows[0]), 2.9 * len(rows)))
     panels = figure.subplots(len(rows), len(rows[0]), sharey="col", squeeze=False)
     fonts = families([bars.title for row in rows for bars in row])
+    tops = [max(max(bars.values, default=0.0) for bars in column) for column in zip(*rows, strict=True)]
     for panels_of_row, row in zip(panels, rows, strict=True):
-        for axes, bars in zip(panels_of_row, row, strict=True):
+        for axes, bars, top in zip(panels_of_row, row, tops, strict=True):
             axes.bar(range(len(bars.values)), bars.values, width=0.72, color=bars.colour, zorder=2)
             axes.set_title(bars.title, loc="left", fontsize=10, fontfamily=fonts)
             axes.set_xlabel(bars.axis, fontsize=9)
             axes.set_xticks(range(len(bars.values)))
-            axes.set_ylim(0, max(1.0, axes.get_ylim()[1]))
+            axes.set_ylim(0, max(1.0, 1.05 * top))
             _dress(axes)
     save(figure, path)
 

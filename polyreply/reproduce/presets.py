@@ -116,7 +116,8 @@ class Preset:
     cases: tuple[int, ...] = (0, 1, 2)
     """Rows of the final contexts that table-cases shows."""
     word: str = ""
-    """The word that figure-decoders counts; empty: 喜欢 (like, love) in Chinese as in the paper, else "like"."""
+    """The word that figure-decoders counts; empty: 喜欢 (like, love) in Chinese as in the paper, else the most frequent
+    one of four letters or more in the references."""
     scaling: tuple[int, ...] = (5, 10, 15)
     """K of figure-scaling."""
     speed_contexts: int = 64

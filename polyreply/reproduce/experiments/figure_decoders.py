@@ -1,13 +1,16 @@
 """figure-decoders: each decoder against each place of a beam, and the words most typical of each decoder."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
 from polyreply.analysis.decoder_profiles import DecoderProfile, profile_decoders
+from polyreply.data.read import read_dialogues
 from polyreply.metrics.plot_fonts import missing_letters
+from polyreply.metrics.tokenize import tokenizer_named
 from polyreply.reproduce.catalogue import Experiment
 from polyreply.reproduce.claims import Claim, check, over
 from polyreply.reproduce.lab import Lab, Variant
@@ -17,7 +20,7 @@ from polyreply.reproduce.score_table import training_notes
 from polyreply.reproduce.stage import Stage
 from polyreply.reproduce.variants import BEAM, EQHARD
 
-_FILE = "decoders.png"
+_FILE, _LETTERS = "decoders.png", 4
 _SPREADS = ("length", "questions", "with_word")
 CLAIMS = tuple(
     Claim(
@@ -34,7 +37,17 @@ def _needs(lab: Lab) -> Sequence[Stage]:
 
 
 def _word(lab: Lab) -> str:
-    return lab.preset.word or ("喜欢" if lab.corpus.language == "zh" else "like")
+    if lab.preset.word or lab.corpus.language == "zh":
+        return lab.preset.word or "喜欢"
+    lab.workshop.make(lab.corpus.asked)
+    return common_word(text for dialogue in read_dialogues(lab.corpus.final) for text in dialogue.responses)
+
+
+def common_word(texts: Iterable[str]) -> str:
+    """The word of four letters or more that is in most texts."""
+    tokenize = tokenizer_named("wordpunct", "lower")
+    counts = Counter(word for text in texts for word in set(tokenize(text)) if len(word) >= _LETTERS and word.isalpha())
+    return min(counts, key=lambda word: (-counts[word], word), default="like")
 
 
 def _profiles(lab: Lab, variant: Variant) -> list[DecoderProfile]:
