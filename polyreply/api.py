@@ -194,9 +194,9 @@ class PolyReply:
 
         `decode` is decoders (one reply of each, or of the first k), mbr (each decoder says what agrees best with
         `samples` of all of them), beam, nucleus or diverse-beam (k replies of the shared weights with adapters off; 10
-        unless told). `m` picks the m most diverse of them. Other options are
-        fields of a GenerationConfig, such as max_new_tokens, do_sample, temperature, top_p, no_repeat_ngram_size, and
-        go on top of the model's own; `seed` decides what sampling draws.
+        unless told). `m` picks the m most diverse of them. Other options are fields of a GenerationConfig, such as
+        max_new_tokens, do_sample, temperature, top_p, no_repeat_ngram_size, and go on top of the model's own; `seed`
+        decides what sampling draws.
         """
         if batch_size < 1:
             raise PolyReplyError(f"batch_size must be 1 or more, found {batch_size}")

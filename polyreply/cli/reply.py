@@ -47,9 +47,7 @@ def reply(
     top_p: Annotated[
         float | None, typer.Option(help="With --sample, nucleus or mbr: the share of likely tokens.")
     ] = None,
-    samples: Annotated[
-        int | None, typer.Option(help="With mbr: samples of each decoder; more is better, slower.")
-    ] = None,
+    samples: Annotated[int | None, typer.Option(help="With mbr: samples of each decoder; 8 unless told.")] = None,
     seed: Annotated[int, typer.Option(help="Decides what sampling draws.")] = 0,
     batch_size: Annotated[int, typer.Option(min=1, help="Messages decoded together.")] = 16,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")] = "auto",
