@@ -18,6 +18,7 @@ from polyreply.reproduce.corpus import find_corpus, sample, split_by_context
 from polyreply.reproduce.experiments.table_ours import RECIPES, choose
 from polyreply.reproduce.plan import duration, plan
 from polyreply.reproduce.presets import PRESETS, load_preset
+from polyreply.reproduce.put_together import is_taken_apart
 from polyreply.reproduce.result import load_result
 from polyreply.reproduce.run import Order, open_lab, plan_for, reproduce
 from polyreply.reproduce.score_table import score_table
@@ -282,6 +283,41 @@ def test_chinese_is_recognised(tmp_path, write_rows):
     corpus = find_corpus(workshop, str(tmp_path / "zh"), preset)
     assert corpus.language == "zh" and corpus.tokenizer == "characters"
     assert find_corpus(workshop, str(tmp_path / "zh"), load_preset("smoke", ["language=en"])).tokenizer == "wordpunct"
+
+
+def test_texts_that_a_tokenizer_took_apart_are_put_together_in_all_splits_alike(tmp_path, write_rows):
+    says = {"train": "i don ' t know {} .", "valid": "i don't know {} .", "test": "i do n't know {} ."}
+    for split, text in says.items():
+        write_rows(
+            tmp_path / "apart" / f"{split}.jsonl",
+            [{"context": text.format(n), "responses": ["that ' s fine ."]} for n in range(30)],
+        )
+    workshop = Workshop(tmp_path / "out")
+
+    def texts(*overrides):
+        corpus = find_corpus(workshop, str(tmp_path / "apart"), load_preset("smoke", overrides))
+        files = [workshop.make(corpus.splits) / "train.jsonl", corpus.splits.path / "valid.jsonl"]
+        workshop.make(corpus.asked)
+        rows = [json.loads(line) for path in (*files, corpus.final) for line in path.read_text().splitlines()]
+        return {(re.sub(r"\d+", "N", row["context"]), *row["responses"]) for row in rows}, corpus
+
+    found, corpus = texts()
+    assert found == {("i don't know N.", "that's fine.")} and "put together" in corpus.preparation
+    kept, as_it_is = texts("put_together=never")
+    assert kept == {(text.format("N"), "that ' s fine .") for text in says.values()} and not as_it_is.preparation
+    assert as_it_is.splits.name != corpus.splits.name
+    halves = [path.splits.path / "valid.jsonl" for path in (corpus, as_it_is)]
+    assert len({tuple(re.findall(r"\d+", half.read_text())) for half in halves}) == 1, "the same half is for choices"
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [("yes , i am .", True), ("Yes, I am.", False), ("no signs", False), ("好 的 。", True), ("好的。", False)],
+)
+def test_text_that_was_taken_apart_is_recognised(tmp_path, write_rows, text, expected):
+    file = tmp_path / "valid.jsonl"
+    write_rows(file, [{"context": text, "response": text}])
+    assert is_taken_apart(file) is expected
 
 
 def test_a_folder_without_valid_is_one_clear_line(tmp_path, write_rows):

@@ -6,7 +6,7 @@ drop. Rules run in the order of `RULES`.
 
 import html
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -125,6 +125,12 @@ def clean(texts: pa.Array, config: CleanConfig, language: Language = "en") -> Cl
             found = rule.apply(result.texts, config, language) & (result.dropped_by < 0)
             result.dropped_by[found] = index
     return result
+
+
+def reattach(texts: Sequence[str], language: Language) -> list[str]:
+    """The rule `detached` alone."""
+    attached: list[str] = _detached(pa.array(texts, pa.string()), CleanConfig(), language).to_pylist()
+    return attached
 
 
 def _mask(array: pa.Array) -> BoolArray:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from polyreply.data.chitchat import SCREENED
+from polyreply.data.clean import Language
 from polyreply.data.dialogue import Dialogue
 from polyreply.data.prepare import PrepareConfig
 from polyreply.data.read import read_dialogues
@@ -26,6 +27,7 @@ from polyreply.errors import DataError
 from polyreply.metrics.scores import write_atomically
 from polyreply.metrics.tokenize import TokenizerName
 from polyreply.reproduce.presets import Preset
+from polyreply.reproduce.put_together import is_taken_apart, put_together
 from polyreply.reproduce.stage import Stage, revision
 from polyreply.reproduce.workshop import Workshop, digest_of
 
@@ -33,7 +35,8 @@ _SEED = 5
 _LOOKED_AT = 200
 """Rows by which the language is recognised."""
 _CHINESE = re.compile(r"[\u4e00-\u9fff]")
-_FINAL, _ABOUT, _CHOICES = "final.jsonl", "about.json", "valid.jsonl"
+_FINAL, _ABOUT, _CHOICES, _TRAIN = "final.jsonl", "about.json", "valid.jsonl", "train.jsonl"
+_TOGETHER = "texts that a tokenizer took apart were put together again"
 
 
 @dataclass(frozen=True)
@@ -69,23 +72,43 @@ class Corpus:
         return found
 
 
+@dataclass(frozen=True)
+class _Source:
+    """A folder with train, valid and perhaps test, and what is done with the texts in it."""
+
+    folder: Path
+    together: Language | None = None
+    """The language in which they are put together again; None: they stay as they are."""
+
+    def read(self, split: str) -> list[Dialogue]:
+        """The rows of a split as they are."""
+        return list(read_dialogues(_checked(self.folder)[split]))
+
+    def finish(self, dialogues: Iterable[Dialogue]) -> Iterable[Dialogue]:
+        """Rows as experiments use them."""
+        return dialogues if self.together is None else put_together(dialogues, self.together)
+
+
 def find_corpus(workshop: Workshop, data: str, preset: Preset) -> Corpus:
-    """The corpus behind a name: a folder with train and valid as it is, else what `prepare` makes of that source."""
+    """The corpus behind a name: a folder with train and valid, else what `prepare` makes of that source."""
     folder, name, needs, preparation = Path(data), Path(data).name, list[Stage](), ""
     language = _language_of(folder, preset)
     if folder.is_dir():
         digests = {split: digest_of(path) for split, path in _checked(folder).items()}
+        source = _Source(folder, language if _is_to_mend(folder, preset) else None)
+        preparation = _TOGETHER if source.together else ""
     else:
         config, preparation = _preparation(data, language)
         prepared = workshop.preparing(data, config)
-        folder, needs, digests = prepared.path, [prepared], {"prepared": prepared.name}
+        source, needs, digests = _Source(prepared.path), [prepared], {"prepared": prepared.name}
     origin = {split: digest for split, digest in digests.items() if split != "test"}
     made_from = {"origin": origin, "seed": _SEED, "selection_share": preset.selection_share, **revision("splits")}
-    splits = workshop.planned(f"splits-{name}", made_from, lambda path: _split(folder, path, preset), needs)
-    splits = replace(splits, mend=lambda path: _link_train(folder, path))
+    made_from |= {"together": source.together} if source.together else {}
+    splits = workshop.planned(f"splits-{name}", made_from, lambda path: _split(source, path, preset), needs)
+    splits = replace(splits, mend=lambda path: _put_train(source, path))
     made_from = {"splits": splits.name, "test": digests.get("test"), "contexts": preset.contexts, "is_merged": True}
     made_from |= revision("final")
-    asked = workshop.planned(f"final-{name}", made_from, lambda path: _ask(folder, path, preset), needs)
+    asked = workshop.planned(f"final-{name}", made_from, lambda path: _ask(source, path, preset), needs)
     made_from = {"splits": splits.name, "contexts": preset.contexts, **revision("choices")}
     for_choices = workshop.planned(
         f"choices-{name}", made_from, lambda path: _ask_choices(splits, path, preset), [splits]
@@ -136,29 +159,39 @@ def _language(path: Path) -> Literal["en", "zh"]:
     return "zh" if len(_CHINESE.findall(text)) > 0.3 * letters else "en"
 
 
-def _split(folder: Path, out: Path, preset: Preset) -> None:
-    """Writes what trainings are given; train is a link, because it may be large."""
-    out.mkdir(parents=True, exist_ok=True)
-    _link_train(folder, out)
-    chosen, _ = split_by_context(list(read_dialogues(_checked(folder)["valid"])), preset.selection_share)
-    write_dialogues(out / _CHOICES, chosen)
+def _is_to_mend(folder: Path, preset: Preset) -> bool:
+    if preset.put_together == "auto":
+        return is_taken_apart(_checked(folder)["valid"])
+    return preset.put_together == "always"
 
 
-def _link_train(folder: Path, out: Path) -> None:
-    """Has the link lead to the training data, wherever that lies now."""
-    file = _checked(folder)["train"]
+def _split(source: _Source, out: Path, preset: Preset) -> None:
+    """Writes what trainings are given."""
+    _put_train(source, out)
+    chosen, _ = split_by_context(source.read("valid"), preset.selection_share)
+    write_dialogues(out / _CHOICES, source.finish(chosen))
+
+
+def _put_train(source: _Source, out: Path) -> None:
+    """The training data: a link to where it lies now, because it may be large, or once its texts put together."""
+    file = _checked(source.folder)["train"]
+    if source.together:
+        if not (out / _TRAIN).exists():
+            write_dialogues(out / _TRAIN, source.finish(read_dialogues(file)))
+        return
     link = out / f"train{''.join(file.suffixes)}"
     if not link.is_symlink() or link.readlink() != file.resolve():
+        out.mkdir(parents=True, exist_ok=True)
         link.unlink(missing_ok=True)
         link.symlink_to(file.resolve())
 
 
-def _ask(folder: Path, out: Path, preset: Preset) -> None:
+def _ask(source: _Source, out: Path, preset: Preset) -> None:
     """Writes the final contexts: of test, else of the half of valid that nothing is chosen by."""
-    files = _checked(folder)
-    split = "test" if "test" in files else "valid"
-    found = list(read_dialogues(files[split]))
-    _write_asked(out, found if split == "test" else split_by_context(found, preset.selection_share)[1], split, preset)
+    split = "test" if "test" in _checked(source.folder) else "valid"
+    found = source.read(split)
+    final = found if split == "test" else split_by_context(found, preset.selection_share)[1]
+    _write_asked(out, list(source.finish(final)), split, preset)
 
 
 def _ask_choices(splits: Stage, out: Path, preset: Preset) -> None:
@@ -212,8 +245,11 @@ def _mixed(context: tuple[str, ...]) -> bytes:
 
 def write_dialogues(path: Path, dialogues: Iterable[Dialogue]) -> None:
     """Writes a dialogue file, with the acts of the responses where they are known."""
-    lines = "".join(json.dumps(_row(dialogue), ensure_ascii=False) + "\n" for dialogue in dialogues)
-    write_atomically(path, lines.encode(), overwrite=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    with part.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(_row(dialogue), ensure_ascii=False) + "\n" for dialogue in dialogues)
+    part.replace(path)
 
 
 def _row(dialogue: Dialogue) -> dict[str, Any]:

@@ -85,6 +85,9 @@ class Preset:
 
     language: Literal["auto", "en", "zh"] = "auto"
     """Decides the metrics' tokenizer (characters for zh) and the chosen word; auto looks at the data."""
+    put_together: Literal["auto", "always", "never"] = "auto"
+    """Whether texts of a data folder that a tokenizer took apart ("I don ' t know .") are put together ("I don't
+    know."), in all splits alike; auto: if most signs at the ends of words stand alone in valid."""
     paper_dataset: Literal["auto", "weibo", "opensubtitles"] = "auto"
     """Which numbers of the paper stand beside ours; auto: Weibo's for Chinese and for several references a context."""
     selection_share: float = 0.5
@@ -234,6 +237,8 @@ _FLAN: dict[str, Any] = {
     "model.num_decoders": 5,
     "em.e_step_size": 40,
     "rates": {"adapters": [1e-3]},
+    "seeds": [0],
+    "second_seeds": [],
     "scaling": [3, 5],
     "stage_1": {
         "steps": 300,
