@@ -145,6 +145,15 @@ def test_an_output_layer_of_its_own_survives(tmp_path, settings, loader):
         assert outputs(model) == before
 
 
+def test_an_output_layer_of_its_own_survives_both_stages(tmp_path):
+    backbone, _ = load_backbone(untied_folder(tmp_path / "backbone"))
+    head = backbone.lm_head.weight.clone()
+    single = {"architecture": "multi-decoder", "num_decoders": 1}
+    PolyReplyModel.from_backbone(backbone, **single).save_pretrained(tmp_path / "stage1")
+    loaded = PolyReplyModel.from_pretrained(tmp_path / "stage1").backbone
+    assert torch.equal(PolyReplyModel.from_backbone(loaded, num_decoders=2).backbone.lm_head.weight, head)
+
+
 # --- what cannot be loaded
 
 

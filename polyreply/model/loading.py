@@ -50,9 +50,12 @@ def quietly() -> Iterator[None]:
 def stay_untied(model: Any) -> None:
     """Keeps an output layer of its own, as Flan-T5 has.
 
-    Transformers loads it as it is, but leaves T5's configuration saying "tied": `tie_weights` and whatever calls
-    it, such as a resize of the embedding, would then overwrite it.
+    Transformers loads it as it is, but leaves T5's configuration and its list of tied weights saying "tied":
+    `tie_weights` and whatever calls it, such as a resize of the embedding or a model that is built around this one,
+    would then overwrite it.
     """
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     if head is not None and head.weight is not embedding.weight:
         model.config.tie_word_embeddings = False
+        tied = model.all_tied_weights_keys
+        model.all_tied_weights_keys = {key: tied[key] for key in tied if model.get_parameter(key) is not head.weight}
