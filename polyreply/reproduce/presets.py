@@ -158,6 +158,8 @@ def _list_problems(name: str, values: Sequence[int], least: int) -> Iterator[str
 
 
 _MINI: dict[str, Any] = {
+    "contexts": 1000,
+    "min_new_tokens": 8,
     "model.backbone": "shipped",
     "em.e_step_size": 60,
     "em.cost": "nll",
@@ -235,6 +237,7 @@ _FLAN: dict[str, Any] = {
     **_MINI,
     "model.backbone": "flan-t5-small-pip",
     "model.num_decoders": 5,
+    "contexts": 500,
     "em.e_step_size": 40,
     "rates": {"adapters": [1e-3]},
     "seeds": [0],

@@ -38,7 +38,7 @@ RECIPES = (
     EQSOFT,
     replace(changed(EQHARD, "posterior as cost", {"em.cost": "posterior"}), rate_of=EQHARD),
     replace(changed(EQHARD, "mean likelihood", {"em.likelihood": "mean"}), rate_of=EQHARD),
-    *map(_with_least, (8, 10)),
+    *map(_with_least, (10, 12)),
     *(_with_mbr(EQHARD, beta) for beta in (1.0, 2.0, 4.0)),
 )
 PROTOTYPES = 36
