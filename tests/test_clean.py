@@ -37,6 +37,7 @@ def run(text, language="en", **config):
         ("detached", "en", "I use .NET , costs .5 more", "I use .NET, costs .5 more"),
         ("detached", "en", "press the 's' key , or 'Re: Zero'", "press the 's' key, or 'Re: Zero'"),
         ("detached", "en", "five minutes ' walk .", "five minutes' walk."),
+        ("detached", "en", "i ' il see if We'ii go , qu'il vienne", "i'll see if We'll go, qu'il vienne"),
         ("detached", "zh", "我 也 想 买 一个 ， 但是 iPad", "我也想买一个，但是 iPad"),
         ("urls", "en", "see www.example.org", None),
         ("urls", "en", "mail me@example.com", None),

@@ -37,7 +37,8 @@ class CleanConfig:
     whitespace: bool = True
     """Runs of white space become one space; none at the ends."""
     detached: bool = True
-    """Re-attach punctuation that a tokenizer detached: "it 's fine ." becomes "it's fine."; no spaces in Chinese."""
+    """Re-attach punctuation that a tokenizer detached: "it 's fine ." becomes "it's fine.", and misread "we ' il"
+    becomes "we'll"; no spaces in Chinese."""
     urls: bool = True
     """Drop utterances with a web or e-mail address."""
     length: bool = True
@@ -195,10 +196,13 @@ def _whitespace(texts: pa.Array, config: CleanConfig, language: Language) -> pa.
 
 
 _BEFORE_PUNCTUATION = (r" +([,.!?%]+|[)\]]+)(\s|[\"')\]]|$)", r"\1\2")
+_WILL = "i|you|he|she|it|we|they|that|this|there|what|who"
+"""Whose 'll a text recognition that takes l for i makes 'il or 'ii; in French "qu'il" is right."""
 _DETACHED = (
     (r"(?i)\b(\w+) ?n ' ?t\b", r"\1n't"),  # do n ' t
     (r"(?i)\b(\w+) n't\b", r"\1n't"),  # do n't
     (r"(?i)(\w) ?' ?(s|m|re|ve|ll|d|t)(\s|[,.!?;)]|$)", r"\1'\2\3"),  # it 's, I ' ll, don ' t
+    (rf"(?i)\b({_WILL}) ?' ?(il|ii)\b", r"\1'll"),  # we ' il
     (r"s ' (\w)", r"s' \1"),  # five minutes ' walk
     (r"(?i)\b(gon|wan) na\b", r"\1na"),
     (r"(?i)\b(got) ta\b", r"\1ta"),
