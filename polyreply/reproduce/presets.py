@@ -160,6 +160,7 @@ def _list_problems(name: str, values: Sequence[int], least: int) -> Iterator[str
 _MINI: dict[str, Any] = {
     "contexts": 1000,
     "min_new_tokens": 8,
+    "no_repeat_ngram_size": 3,
     "model.backbone": "shipped",
     "em.e_step_size": 60,
     "em.cost": "nll",

@@ -18,7 +18,7 @@ h1 { font-size: 1.6rem; } h2 { font-size: 1.3rem; margin-top: 3rem; border-top: 
 h3 { font-size: 1rem; margin: 1.5rem 0 .4rem; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .88rem; }
 th, td { padding: .25rem .6rem; text-align: left; border-bottom: 1px solid #e3e3e3; vertical-align: top; }
-th { border-bottom: 2px solid #888; vertical-align: bottom; } .r { text-align: right; white-space: nowrap; }
+th { border-bottom: 2px solid #888; vertical-align: bottom; } .r { text-align: right; } td.r { white-space: nowrap; }
 tr.paper td { color: #666; font-style: italic; border-bottom-color: #bbb; padding-top: 0; }
 .std { color: #767676; font-size: .85em; } .note, .origin { color: #555; font-size: .85rem; }
 .yes, .no, .none { font-weight: 600; white-space: nowrap; } .yes { color: #1a7032; } .no { color: #b3261e; }
