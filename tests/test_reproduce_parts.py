@@ -131,7 +131,12 @@ def test_pairwise_bleu_near_0_says_nothing_where_replies_are_identical():
 
 @pytest.mark.parametrize(
     "p_value, outcome, told",
-    [(0.2, "holds, not significantly", "p = 0.200"), (0.01, "holds", "p = 0.010"), (None, "holds", "2.00")],
+    [
+        (0.2, "holds, not significantly", "p = 0.200"),
+        (0.01, "holds", "p = 0.010"),
+        (0.0, "holds", "p < 0.001"),
+        (None, "holds", "2.00"),
+    ],
 )
 def test_the_best_is_tested_against_the_best_of_the_others(p_value, outcome, told):
     asked = []

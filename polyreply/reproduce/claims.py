@@ -14,6 +14,8 @@ _DECIMALS = 2
 _ZERO = 1e-9
 """BLEU without a common n-gram is not quite 0."""
 _ALPHA = 0.05
+_LEAST = 0.001
+"""P-values below it are told so."""
 _PAIRWISE, _IDENTICAL = "pairwise_bleu", "identical"
 Judged = tuple[bool | None, str]
 """Whether a claim holds (None: the numbers cannot tell), and by which of them."""
@@ -56,7 +58,7 @@ def check(
         if holds and test and isinstance(claim.judge, Best):
             p_value = test(claim.judge.system, claim.judge.rival(ours), claim.judge.number)
             if p_value is not None:
-                told += f"; p = {p_value:.3f}"
+                told += f"; p = {p_value:.3f}" if p_value >= _LEAST else f"; p < {_LEAST:g}"
                 outcome = "holds" if p_value < _ALPHA else "holds, not significantly"
         verdicts.append(Verdict(claim.text, claim.source, outcome, told, _judged(claim, paper or {})[1]))
     return verdicts
