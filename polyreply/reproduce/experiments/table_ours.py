@@ -34,12 +34,14 @@ def _with_mbr(variant: Variant, beta: float) -> Variant:
     return replace(variant, name=f"{variant.name}, MBR with beta {beta:g}", decode="mbr", options=options)
 
 
+_POSTERIOR = replace(changed(EQHARD, "posterior as cost", {"em.cost": "posterior"}), rate_of=EQHARD)
 RECIPES = (
     EQSOFT,
-    replace(changed(EQHARD, "posterior as cost", {"em.cost": "posterior"}), rate_of=EQHARD),
+    _POSTERIOR,
     replace(changed(EQHARD, "mean likelihood", {"em.likelihood": "mean"}), rate_of=EQHARD),
     *map(_with_least, (10, 12)),
     *(_with_mbr(EQHARD, beta) for beta in (1.0, 2.0, 4.0)),
+    *(_with_mbr(_POSTERIOR, beta) for beta in (1.0, 2.0)),
 )
 PROTOTYPES = 36
 """What was looked at before, on 200 contexts of the half for choices: agreement with a decoder's own samples, with all,
