@@ -15,7 +15,7 @@ from polyreply.reproduce import stage as stages
 from polyreply.reproduce.catalogue import TITLES, experiment
 from polyreply.reproduce.cooling import cooling
 from polyreply.reproduce.corpus import find_corpus, merge_contexts
-from polyreply.reproduce.experiments import table_ablation, table_efficiency
+from polyreply.reproduce.experiments import table_ablation, table_efficiency, table_settings
 from polyreply.reproduce.experiments.figure_bound import one_each
 from polyreply.reproduce.experiments.table_architecture import ADAPTER, DECODER
 from polyreply.reproduce.lab import Lab
@@ -212,6 +212,33 @@ def test_eqsoft_em_is_cooled_over_the_presets_steps_in_units_of_its_cost(data):
     by_posterior = planned_lab(data, "smoke", "em.cost=posterior").training(EQSOFT).made_from["em"]
     assert by_posterior["cost"] == "posterior" and by_posterior["temperature"] < 1 and by_posterior["anneal_steps"] == 4
     assert cooling(load_preset("mini", ["em.temperature=2"]).em, 100) == {"em.anneal_steps": 100}
+
+
+def test_settings_are_changed_one_at_a_time_on_contexts_for_choices(data):
+    lab = planned_lab(data, "smoke", "stage_2.steps=10")
+    rows = {one.name: lab.training(one).made_from for one in table_settings.rows(lab)[1:]}
+    changes = {
+        name: {dotted for dotted, value in _flat(recipe).items() if value != _flat(rows[base])[dotted]}
+        for name, recipe in rows.items()
+        for base in [name.partition(",")[0]]
+    }
+    assert [name for name, changed in changes.items() if not changed] == ["EqHard-EM", "EqSoft-EM"]
+    assert all(len(changed) <= 1 for changed in changes.values()) and len(rows) == 15
+    assert (
+        rows["EqHard-EM, twice the EM steps"]["steps"] == 20 and rows["EqHard-EM, half of N"]["em"]["e_step_size"] == 12
+    )
+    assert rows["EqSoft-EM, a quarter as warm at first"]["em"]["temperature"] == 1.0
+    lab.workshop.make(lab.corpus.for_choices)
+    told = table_settings.EXPERIMENT.origin(lab)["final_numbers_from"]
+    assert told.startswith("the half of valid that choices are made by, ")
+
+
+def _flat(tree, prefix=""):
+    pairs = (
+        _flat(value, f"{prefix}{name}.").items() if isinstance(value, dict) else [(prefix + name, value)]
+        for name, value in tree.items()
+    )
+    return {name: value for found in pairs for name, value in found}
 
 
 def test_mini_offers_every_method_two_learning_rates_and_lets_validation_choose():

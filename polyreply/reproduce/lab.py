@@ -85,6 +85,8 @@ class Lab:
         self.workshop.make(self.corpus.asked)
         about, corpus = self.corpus.about(), self.corpus
         split = "test" if about["final_split"] == "test" else "the half of valid that nothing was chosen by"
+        if corpus.asked.name == corpus.for_choices.name:
+            split = "the half of valid that choices are made by"
         merged = f"; {about['merged']} rows were merged into others of the same context" if about["merged"] else ""
         return {
             "data": corpus.name,
@@ -244,9 +246,9 @@ class Lab:
         return variant.is_trained_by_em and own == "multi-decoder"
 
     def _training(self, variant: Variant, seed: int, rate: float, steps: int | None = None) -> Stage:
-        """`steps`: other than the preset's."""
+        """`steps`: other than the variant's or the preset's."""
         first, preset = self.stage_1(), self.preset
-        stage_2 = replace(preset.stage_2, steps=steps or preset.stage_2.steps)
+        stage_2 = replace(preset.stage_2, steps=steps or variant.settings.get("steps", preset.stage_2.steps))
         own = {
             "model": {**to_tree(preset.model), "tokenizer": None},
             "em": to_tree(preset.em),
@@ -261,7 +263,7 @@ class Lab:
             variant.method,
             self.corpus.splits.path,
             first.path / "model",
-            {**self._settings(stage_2), **own},
+            {**self._settings(stage_2), **own, "steps": stage_2.steps},
             needs=[first],
             work=self.work("EM", stage_2.steps * size * self._k(variant) * _DEAR.get(variant.method, 1), variant),
         )
