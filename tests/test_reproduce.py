@@ -284,6 +284,15 @@ def test_chinese_is_recognised(tmp_path, write_rows):
     corpus = find_corpus(workshop, str(tmp_path / "zh"), preset)
     assert corpus.language == "zh" and corpus.tokenizer == "characters"
     assert find_corpus(workshop, str(tmp_path / "zh"), load_preset("smoke", ["language=en"])).tokenizer == "wordpunct"
+    for preset, overrides, model in (
+        ("mini", (), ("mini", 8000)),
+        ("smoke", (), ("mini", 8000)),
+        ("smoke", ("model.vocab_size=5000",), ("mini", 5000)),
+        ("smoke", ("language=en",), ("mini", 400)),
+        ("mini", ("language=en",), ("shipped", 8000)),
+    ):
+        found = open_lab(Order(str(tmp_path / "zh"), preset, tmp_path, overrides)).preset.model
+        assert (found.backbone, found.vocab_size) == model
 
 
 def test_texts_that_a_tokenizer_took_apart_are_put_together_in_all_splits_alike(tmp_path, write_rows):

@@ -8,12 +8,16 @@ import pytest
 import torch
 from runs import METHODS, K, recipe
 from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import PreTrainedTokenizerFast
 
 from polyreply import PolyReply
 from polyreply.bench.prefix import LENGTHS, bench_prefix
 from polyreply.cli.train import train as train_command
 from polyreply.config import load_recipe, save_recipe
-from polyreply.errors import PolyReplyError, RecipeError
+from polyreply.errors import DataError, PolyReplyError, RecipeError
 from polyreply.progress import silent
 from polyreply.train import Run, TrainingError, train
 from polyreply.training import run_log
@@ -296,6 +300,18 @@ def test_contradictions_are_one_clear_line(corpus, tmp_path, polyreply):
     missing = polyreply("train", f"data={tmp_path / 'nowhere'}", f"out={tmp_path / 'run'}")
     assert missing.returncode == 2 and missing.stderr.count("\n") == 1 and "nowhere" in missing.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_a_tokenizer_that_cannot_read_the_data_is_one_clear_line(corpus, tmp_path):
+    words = Tokenizer(WordLevel({"<pad>": 0, "</s>": 1, "<unk>": 2, "you": 3}, unk_token="<unk>"))
+    words.pre_tokenizer = Whitespace()
+    PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    ).save_pretrained(tmp_path / "words")
+    with pytest.raises(DataError, match=r"train.jsonl: expected text that .* can read, found [89]\d% unknown tokens"):
+        train(
+            recipe(corpus, tmp_path / "run", "method=mle", "model.backbone=mini", f"model.tokenizer={tmp_path}/words")
+        )
 
 
 def test_the_model_of_stage_2_is_no_backbone(corpus, stage1, tmp_path):

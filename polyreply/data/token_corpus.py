@@ -102,6 +102,11 @@ class TokenCorpus:
         chunk, place = self._find(sample)
         return chunk.responses.ids(place)
 
+    def share_of(self, token: int) -> float:
+        """How often a token is found among those of the first responses (as many as a record batch holds)."""
+        ids = self._chunks[0].responses.values
+        return float(np.mean(ids == token)) if len(ids) else 0.0
+
     def is_intact(self) -> bool:
         """Read the whole file and compare its checksum."""
         checksum = 0

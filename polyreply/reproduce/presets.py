@@ -253,10 +253,16 @@ _FLAN: dict[str, Any] = {
 }
 PRESETS: dict[str, dict[str, Any]] = {"mini": _MINI, "smoke": _SMOKE, "flan": _FLAN, "paper": _PAPER}
 """What each preset changes of the defaults."""
+_CHINESE: dict[str, dict[str, Any]] = {
+    "mini": {"model.backbone": "mini", "stage_1.optimizer.learning_rate": 2e-2},
+    "smoke": {"model.vocab_size": 8000},
+}
+"""What they change besides for Chinese: the shipped backbone cannot read it, and it has thousands of characters."""
 
 
-def load_preset(name: str, overrides: Sequence[str] = ()) -> Preset:
-    """A preset with `key=value` settings on top, which always win."""
+def load_preset(name: str, overrides: Sequence[str] = (), language: Literal["en", "zh"] = "en") -> Preset:
+    """A preset for data in that language, with `key=value` settings on top, which always win."""
     if name not in PRESETS:
         raise RecipeError(f"preset: expected one of {', '.join(PRESETS)}, found {name!r}; name one of these")
-    return load_recipe(Preset, None, [*as_overrides(PRESETS[name]), *overrides])
+    own = {**PRESETS[name], **(_CHINESE.get(name, {}) if language == "zh" else {})}
+    return load_recipe(Preset, None, [*as_overrides(own), *overrides])

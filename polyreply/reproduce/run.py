@@ -72,7 +72,8 @@ def open_lab(
     """The lab of an order; raises when its preset or its data cannot be used."""
     preset = load_preset(order.preset, order.overrides)
     workshop = Workshop(order.out / "stages", notify, show)
-    return Lab(workshop, preset, find_corpus(workshop, order.data, preset), is_plan=is_plan)
+    corpus = find_corpus(workshop, order.data, preset)
+    return Lab(workshop, load_preset(order.preset, order.overrides, corpus.language), corpus, is_plan=is_plan)
 
 
 def plan_for(lab: Lab, names: Sequence[str]) -> Plan:

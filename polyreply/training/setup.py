@@ -26,6 +26,9 @@ from polyreply.progress import Notify, silent
 from polyreply.training.processes import Processes
 from polyreply.training.recipe import MINI, TrainRecipe
 
+_MOST_UNKNOWN = 0.1
+"""Share of unknown tokens from which on a tokenizer is no use; strange signs in English are far below."""
+
 
 @dataclass
 class Setup:
@@ -72,11 +75,22 @@ def prepare_run(recipe: TrainRecipe, notify: Notify = silent) -> Setup:
     train = TokenCorpus.build(files["train"], poly.tokenizer, format)
     if not len(train):
         raise DataError(f"{files['train']}: expected dialogues to train on, found none; prepare the data anew")
+    _check_known(train, poly.tokenizer, files["train"])
     valid = TokenCorpus.build(files["valid"], poly.tokenizer, format) if "valid" in files else None
     pad = poly.tokenizer.pad_token_id
     if recipe.precision == "float64":
         poly.model.double()
     return Setup(poly, train, valid, files.get("valid"), 0 if pad is None else int(pad))
+
+
+def _check_known(train: TokenCorpus, tokenizer: PreTrainedTokenizerBase, file: Path) -> None:
+    """Raises where the tokenizer cannot read the data: T5's knows no Chinese, and would train on nothing but gaps."""
+    share = 0.0 if tokenizer.unk_token_id is None else train.share_of(int(tokenizer.unk_token_id))
+    if share > _MOST_UNKNOWN:
+        raise DataError(
+            f"{file}: expected text that the backbone's tokenizer can read, found {share:.0%} unknown tokens in its "
+            f"responses; use a backbone for this language, or model.backbone={MINI}"
+        )
 
 
 def _settings(recipe: TrainRecipe) -> dict[str, Any]:
