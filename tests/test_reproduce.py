@@ -296,11 +296,15 @@ def test_chinese_is_recognised(tmp_path, write_rows):
 
 
 def test_texts_that_a_tokenizer_took_apart_are_put_together_in_all_splits_alike(tmp_path, write_rows):
-    says = {"train": "i don ' t know {} .", "valid": "i don't know {} .", "test": "i do n't know {} ."}
-    for split, text in says.items():
+    says = {
+        "train": ("i don ’ t know {} .", "that ' s fine ."),
+        "valid": ("i don't know {}.", "that's fine."),
+        "test": ("i do n't know {} .", "that 's fine ."),
+    }
+    for split, (text, response) in says.items():
         write_rows(
             tmp_path / "apart" / f"{split}.jsonl",
-            [{"context": text.format(n), "responses": ["that ' s fine ."]} for n in range(30)],
+            [{"context": text.format(n), "responses": [response]} for n in range(30)],
         )
     workshop = Workshop(tmp_path / "out")
 
@@ -314,7 +318,7 @@ def test_texts_that_a_tokenizer_took_apart_are_put_together_in_all_splits_alike(
     found, corpus = texts()
     assert found == {("i don't know N.", "that's fine.")} and "put together" in corpus.preparation
     kept, as_it_is = texts("put_together=never")
-    assert kept == {(text.format("N"), "that ' s fine .") for text in says.values()} and not as_it_is.preparation
+    assert kept == {(text.format("N"), response) for text, response in says.values()} and not as_it_is.preparation
     assert as_it_is.splits.name != corpus.splits.name
     halves = [path.splits.path / "valid.jsonl" for path in (corpus, as_it_is)]
     assert len({tuple(re.findall(r"\d+", half.read_text())) for half in halves}) == 1, "the same half is for choices"

@@ -14,7 +14,18 @@ from polyreply.metrics.scores import PAPER_NUMBERS, Scores, harmonic_mean
 from polyreply.metrics.signature import Signature
 from polyreply.metrics.systems import System
 from polyreply.reproduce import paper, pictures
-from polyreply.reproduce.claims import Claim, best, check, corrected, directions, over, times, within, worst
+from polyreply.reproduce.claims import (
+    Claim,
+    Significance,
+    best,
+    check,
+    corrected,
+    directions,
+    over,
+    times,
+    within,
+    worst,
+)
 from polyreply.reproduce.experiments import (
     figure_assignment,
     figure_scaling,
@@ -54,7 +65,7 @@ OURS |= {"p": {"dist2": 0.0138}, "q": {"dist2": 0.0363}, "z": {"dist2": 1e-155}}
         (times("z", "z", "dist2", at_least=1, at_most=1), None, "both are 0"),
         (times("a", "z", "dist2", at_most=2), False, "10.00 against 0.00: inf×"),
         (over("a", "b", "bleu2_f"), True, "3.00 against 2.00"),
-        (over("a", "a", "bleu2_f"), False, "3.00 against 3.00"),
+        (over("a", "a", "bleu2_f"), None, ""),
         (within("a", "dist2", at_least=10, at_most=10), True, "10"),
         (within("x", "dist2"), None, ""),
         (best("a", "bleu2_f", "ae"), False, "3.00; of the others e, 3.00"),
@@ -87,7 +98,8 @@ def test_who_is_the_best_of_several_that_were_tried_pays_for_all_of_them():
     claim = [Claim("claim", "ours", best("a", "bleu2_f", "ab"))]
 
     def outcome(p_value, tries):
-        [verdict] = check(claim, OURS, test=corrected(lambda *_: p_value, tries))
+        found = None if p_value is None else Significance(p_value)
+        [verdict] = check(claim, OURS, test=corrected(lambda *_: found, tries))
         return verdict.outcome, verdict.ours.rpartition("; ")[2]
 
     assert outcome(0.01, 1) == ("holds", "p = 0.010") and outcome(0.01, 4) == ("holds", "p = 0.040")
@@ -130,20 +142,21 @@ def test_pairwise_bleu_near_0_says_nothing_where_replies_are_identical():
 
 
 @pytest.mark.parametrize(
-    "p_value, outcome, told",
+    "found, outcome, told",
     [
-        (0.2, "holds, not significantly", "p = 0.200"),
-        (0.01, "holds", "p = 0.010"),
-        (0.0, "holds", "p < 0.001"),
+        (Significance(0.2), "holds, not significantly", "p = 0.200"),
+        (Significance(0.01), "holds", "p = 0.010"),
+        (Significance(0.0), "holds", "p < 0.001"),
+        (Significance(0.01, seeds_agree=False), "holds, not significantly", "p = 0.010; not with every seed"),
         (None, "holds", "2.00"),
     ],
 )
-def test_the_best_is_tested_against_the_best_of_the_others(p_value, outcome, told):
+def test_the_best_is_tested_against_the_best_of_the_others(found, outcome, told):
     asked = []
 
     def test(*names):
         asked.append(names)
-        return p_value
+        return found
 
     claims = [Claim("best", "Table 9", best(name, "bleu2_f", "abc")) for name in "ab"]
     first, second = check(claims, OURS, test=test)
@@ -151,16 +164,36 @@ def test_the_best_is_tested_against_the_best_of_the_others(p_value, outcome, tol
     assert second.outcome == "does not hold"
 
 
-def test_p_values_are_of_a_paired_test_over_contexts():
-    def system(name, shift):
-        wave = np.tile([30.0, 50.0, 40.0], 20)
-        columns = {"bleu1_p": wave + shift, "bleu1_r": wave + shift}
-        return System(name, [Scores({}, columns, Signature("wordpunct", "lower", "3", "1"), 60, "d")])
+def _scored(**shifts):
+    """Systems with one seed for each shift of a wave over 60 contexts."""
 
-    systems = [system("a", 5.0), system("b", 0.0), system("c", 0.0)]
-    scored = Scored(Table("t", [], []), {}, Comparison(systems, "a", "bootstrap", 1000, 0, 0.05), {})
-    assert scored.p_value("a", "b", "bleu1_f") < 0.05 and scored.p_value("c", "b", "bleu1_f") > 0.5
-    assert scored.p_value("a", "x", "bleu1_f") is None and scored.p_value("a", "b", "dist2") is None
+    def seed(shift):
+        wave = np.tile([30.0, 50.0, 40.0], 20) + shift
+        columns = {"bleu1_p": wave, "bleu1_r": wave}
+        return Scores({"bleu1_f": 40.0 + shift}, columns, Signature("wordpunct", "lower", "3", "1"), 60, "d")
+
+    systems = [System(name, [seed(shift) for shift in found]) for name, found in shifts.items()]
+    return Scored(Table("t", [], []), {}, Comparison(systems, "a", "bootstrap", 1000, 0, 0.05), {})
+
+
+def test_p_values_are_of_a_paired_test_over_contexts():
+    scored = _scored(a=[5.0], b=[0.0], c=[0.0])
+    assert scored.test("a", "b", "bleu1_f").p_value < 0.05 and scored.test("c", "b", "bleu1_f").p_value > 0.5
+    assert scored.test("a", "x", "bleu1_f") is None and scored.test("a", "b", "dist2") is None
+
+
+@pytest.mark.parametrize(
+    "a, b, agree",
+    [
+        ([5.0, 4.0], [0.0], True),
+        ([9.0, -1.0], [0.0], False),
+        ([2.0, 4.0], [1.0, 3.0], True),
+        ([2.0, 4.0], [3.0, 1.0], False),
+    ],
+)
+def test_seeds_agree_when_the_same_system_is_ahead_with_each(a, b, agree):
+    scored = _scored(a=a, b=b)
+    assert scored.test("a", "b", "bleu1_f").seeds_agree is scored.test("b", "a", "bleu1_f").seeds_agree is agree
 
 
 @pytest.mark.parametrize("dataset", ["weibo", "opensubtitles"])

@@ -38,6 +38,10 @@ def reproduce(
         str | None,
         typer.Option(help="Choose each method's learning rate by mixture_nll or bleu2_f; short for rates.select=…"),
     ] = None,
+    jobs: Annotated[
+        int,
+        typer.Option("--jobs", "-j", min=1, help="Stages to make at once, each in a process with its share of cores."),
+    ] = 1,
     list_names: Annotated[bool, typer.Option("--list", help="Say what there is, and leave.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and leave.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan or the results as JSON.")] = False,
@@ -49,7 +53,7 @@ def reproduce(
     \b
     Examples:
       polyreply reproduce --list
-      polyreply reproduce table-em --data data/dailydialog --out runs/paper
+      polyreply reproduce table-em --data data/dailydialog --out runs/paper --jobs 2
       polyreply reproduce table-em figure-assignment seeds=[0,1,2] stage_2.steps=400
       polyreply reproduce all --preset paper --data data/weibo --dry-run
     """
@@ -64,9 +68,14 @@ def reproduce(
 
     order = Order(data, preset, out, tuple(overrides))
     found = plan_for(open_lab(order, is_plan=True), names)
-    _print_plan(found, order, dry_run and as_json)
-    if not dry_run:
-        _run(names, order, as_json)
+    _print_plan(found, order, jobs, dry_run and as_json)
+    if dry_run:
+        return
+    if jobs > 1:
+        from polyreply.reproduce.jobs import make_at_once
+
+        make_at_once(names, order, jobs, _Lines())
+    _run(names, order, as_json)
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -93,16 +102,16 @@ def _print_list(titles: dict[str, str], as_json: bool) -> None:
         typer.echo(f"{name:<{width}}  {title}")
 
 
-def _print_plan(found: "Plan", order: "Order", as_json: bool) -> None:
+def _print_plan(found: "Plan", order: "Order", jobs: int, as_json: bool) -> None:
     """For people on standard error, because it comes before the result."""
     from polyreply.cli.display import print_json
 
     if as_json:
         missing = [stage.name for stage in found.missing]
-        print_json({"missing": missing, "made": found.made, "seconds": round(found.seconds)})
+        print_json({"missing": missing, "made": found.made, "seconds": round(found.seconds / jobs)})
         return
     typer.echo(f"preset {order.preset} on {order.data}, in {order.out}", err=True)
-    for line in found.lines():
+    for line in found.lines(jobs):
         typer.echo(line, err=True)
 
 

@@ -129,8 +129,11 @@ def clean(texts: pa.Array, config: CleanConfig, language: Language = "en") -> Cl
 
 
 def reattach(texts: Sequence[str], language: Language) -> list[str]:
-    """The rule `detached` alone."""
-    attached: list[str] = _detached(pa.array(texts, pa.string()), CleanConfig(), language).to_pylist()
+    """The rule `detached` alone, with the apostrophe of "don ’ t" made plain for it; other quotes stay as they are."""
+    plain = pa.array(texts, pa.string())
+    if language != "zh":
+        plain = _replace(plain, "[‘’‛]", "'")
+    attached: list[str] = _detached(plain, CleanConfig(), language).to_pylist()
     return attached
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from polyreply.metrics.labels import direction, label
@@ -21,8 +21,20 @@ Judged = tuple[bool | None, str]
 """Whether a claim holds (None: the numbers cannot tell), and by which of them."""
 Judge = Callable[[Numbers], Judged]
 """Judges by numbers; a KeyError: one is missing."""
-Test = Callable[[str, str, str], float | None]
-"""The p-value of the difference between two systems in a number; None where it cannot be tested."""
+
+
+@dataclass(frozen=True)
+class Significance:
+    """What a test says of the difference between two systems in a number."""
+
+    p_value: float
+    """How likely luck with the contexts alone gives such a difference."""
+    seeds_agree: bool = True
+    """Whether it points the same way with every seed."""
+
+
+Test = Callable[[str, str, str], Significance | None]
+"""Tests two systems in a number; None where it cannot be tested."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +68,11 @@ def check(
         holds, told = _judged(claim, ours)
         outcome: Outcome = "not measured" if holds is None else "holds" if holds else "does not hold"
         if holds and test and isinstance(claim.judge, Best):
-            p_value = test(claim.judge.system, claim.judge.rival(ours), claim.judge.number)
-            if p_value is not None:
-                told += f"; p = {p_value:.3f}" if p_value >= _LEAST else f"; p < {_LEAST:g}"
-                outcome = "holds" if p_value < _ALPHA else "holds, not significantly"
+            tested = test(claim.judge.system, claim.judge.rival(ours), claim.judge.number)
+            if tested:
+                told += f"; p = {tested.p_value:.3f}" if tested.p_value >= _LEAST else f"; p < {_LEAST:g}"
+                told += "" if tested.seeds_agree else "; not with every seed"
+                outcome = "holds" if tested.p_value < _ALPHA and tested.seeds_agree else "holds, not significantly"
         verdicts.append(Verdict(claim.text, claim.source, outcome, told, _judged(claim, paper or {})[1]))
     return verdicts
 
@@ -74,9 +87,9 @@ def _judged(claim: Claim, numbers: Numbers) -> Judged:
 def corrected(test: Test, tries: int) -> Test:
     """The test for the best of several that were tried: p-values times their number, at most 1 (Bonferroni)."""
 
-    def corrected_test(system: str, other: str, number: str) -> float | None:
+    def corrected_test(system: str, other: str, number: str) -> Significance | None:
         found = test(system, other, number)
-        return None if found is None else min(1.0, found * tries)
+        return found and replace(found, p_value=min(1.0, found.p_value * tries))
 
     return corrected_test
 
@@ -164,9 +177,11 @@ def times(system: str, other: str, number: str, *, at_least: float = 0.0, at_mos
 
 
 def over(system: str, other: str, number: str) -> Judge:
-    """A number of one system is higher than that of another."""
+    """A number of one system is higher than that of another; with itself there is nothing to compare."""
 
     def judge(numbers: Numbers) -> Judged:
+        if system == other:
+            return None, ""
         told = f"{numbers[system][number]:.2f} against {numbers[other][number]:.2f}"
         return _firm(numbers, (system, other), number, lambda one, two: _sign(one - two) > 0, told)
 

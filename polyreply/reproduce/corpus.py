@@ -161,7 +161,7 @@ def _language(path: Path) -> Literal["en", "zh"]:
 
 def _is_to_mend(folder: Path, preset: Preset) -> bool:
     if preset.put_together == "auto":
-        return is_taken_apart(_checked(folder)["valid"])
+        return any(map(is_taken_apart, _checked(folder).values()))
     return preset.put_together == "always"
 
 

@@ -63,9 +63,21 @@ class Variant:
 class Lab:
     """A preset at work on a corpus, in a workshop."""
 
-    def __init__(self, workshop: Workshop, preset: Preset, corpus: Corpus, *, is_plan: bool = False) -> None:
-        """`is_plan`: only say what would be done; a learning rate that is not chosen yet is then the first."""
+    def __init__(
+        self,
+        workshop: Workshop,
+        preset: Preset,
+        corpus: Corpus,
+        *,
+        is_plan: bool = False,
+        rate_seed: int | None = None,
+    ) -> None:
+        """`is_plan`: only say what would be done; a learning rate that is not chosen yet is then the first.
+
+        `rate_seed`: the seed by which learning rates are chosen, the first of the preset's unless named.
+        """
         self.workshop, self.preset, self.corpus, self._is_plan = workshop, preset, corpus, is_plan
+        self._rate_seed = preset.seeds[0] if rate_seed is None else rate_seed
 
     @property
     def num_decoders(self) -> int:
@@ -99,8 +111,8 @@ class Lab:
         }
 
     def with_seeds(self, seeds: tuple[int, ...]) -> "Lab":
-        """The same lab with other seeds of stage 2."""
-        return Lab(self.workshop, replace(self.preset, seeds=seeds), self.corpus, is_plan=self._is_plan)
+        """The same lab with other seeds of stage 2, and the learning rates it had."""
+        return self._changed(replace(self.preset, seeds=seeds), self.corpus)
 
     def limits(self) -> dict[str, int]:
         """How long replies may be and must be, and what they must not repeat: for every system alike."""
@@ -108,8 +120,10 @@ class Lab:
 
     def on_choices(self) -> "Lab":
         """The same lab, with the contexts that choices are made by in the place of the final ones."""
-        corpus = replace(self.corpus, asked=self.corpus.for_choices)
-        return Lab(self.workshop, self.preset, corpus, is_plan=self._is_plan)
+        return self._changed(self.preset, replace(self.corpus, asked=self.corpus.for_choices))
+
+    def _changed(self, preset: Preset, corpus: Corpus) -> "Lab":
+        return Lab(self.workshop, preset, corpus, is_plan=self._is_plan, rate_seed=self._rate_seed)
 
     def seeds(self, variant: Variant) -> tuple[int, ...]:
         """The seeds a variant has: one, where nothing is random but stage 1, which all share."""
@@ -182,7 +196,7 @@ class Lab:
         rates = self.rates(variant)
         if not variant.is_trained_by_em or self.preset.rates.select == "first" or len(rates) == 1:
             return []
-        return [self._training(variant, self.preset.seeds[0], rate, self.preset.rates.trial_steps) for rate in rates]
+        return [self._training(variant, self._rate_seed, rate, self.preset.rates.trial_steps) for rate in rates]
 
     def responses(self, variant: Variant, seed: int = 0) -> Stage:
         """Its replies to the final contexts."""

@@ -50,13 +50,14 @@ class Plan:
     basis: str
     """What the estimate rests on."""
 
-    def lines(self) -> Iterator[str]:
-        """What to tell before starting."""
+    def lines(self, jobs: int = 1) -> Iterator[str]:
+        """What to tell before starting; `jobs`: how many stages are made at once."""
         for kind, stages in _by_kind(self.missing).items():
             yield f"  {len(stages)} × {kind}" if len(stages) > 1 else f"  {kind}"
         if self.missing:
             told = f"{len(self.missing)} stages to do, {self.made} are there"
-            yield f"{told}; roughly {duration(self.seconds)} ({self.basis})"
+            together = f", {jobs} stages at once" if jobs > 1 else ""
+            yield f"{told}; roughly {duration(self.seconds / jobs)}{together} ({self.basis})"
         else:
             yield f"all {self.made} stages are there"
 

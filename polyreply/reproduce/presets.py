@@ -87,7 +87,7 @@ class Preset:
     """Decides the metrics' tokenizer (characters for zh) and the chosen word; auto looks at the data."""
     put_together: Literal["auto", "always", "never"] = "auto"
     """Whether texts of a data folder that a tokenizer took apart ("I don ' t know .") are put together ("I don't
-    know."), in all splits alike; auto: if most signs at the ends of words stand alone in valid."""
+    know."), in all splits alike; auto: if most signs at the ends of words stand alone in one of them."""
     paper_dataset: Literal["auto", "weibo", "opensubtitles"] = "auto"
     """Which numbers of the paper stand beside ours; auto: Weibo's for Chinese and for several references a context."""
     selection_share: float = 0.5

@@ -10,12 +10,13 @@ from polyreply.metrics.labels import direction, label
 from polyreply.metrics.significance import paired_test
 from polyreply.metrics.systems import System
 from polyreply.metrics.table_data import as_tree
+from polyreply.reproduce.claims import Significance
 from polyreply.reproduce.lab import Lab, Variant
 from polyreply.reproduce.paper import Published
 from polyreply.reproduce.result import Number, Row, Table
 from polyreply.reproduce.workshop import Diverged
 
-_RESAMPLES = 10_000
+RESAMPLES = 10_000
 """For the p-values of claims, which may be multiplied by how many systems were tried."""
 _STARVED = 0.1
 """A decoder is starved when it was trained on less than this part of an equal share."""
@@ -32,14 +33,16 @@ class Scored:
     learning_rates: dict[str, float]
     """Of stage 2, for each variant that has one."""
 
-    def p_value(self, system: str, other: str, number: str) -> float | None:
-        """How likely luck with the contexts alone gives such a difference; None where it cannot be tested."""
+    def test(self, system: str, other: str, number: str) -> Significance | None:
+        """Tests means over seeds, paired over contexts; None where that cannot be done."""
         found = {one.name: one for one in self.comparison.systems if one.name not in self.comparison.incomparable}
         if not {system, other} <= found.keys():
             return None
         columns = found[system].columns(), found[other].columns()
-        difference = paired_test(*columns, [number], samples=_RESAMPLES).get(number)
-        return difference.p_value if difference else None
+        difference = paired_test(*columns, [number], samples=RESAMPLES).get(number)
+        if difference is None or difference.p_value is None:
+            return None
+        return Significance(difference.p_value, _agree(found[system], found[other], number))
 
     def tree(self) -> dict[str, Any]:
         """All of it for programs: means, every seed by itself, intervals and tests."""
@@ -135,15 +138,23 @@ def _means(system: System) -> dict[str, float]:
     return {name: mean for name in names if (mean := system.mean(name)) is not None}
 
 
+def _agree(one: System, two: System, number: str) -> bool:
+    """Whether the same of two systems is ahead with every seed; a system with one seed meets all of the other's."""
+    seeds = max(len(one.seeds), len(two.seeds))
+    pairs = zip(*(one.seeds * seeds if len(one.seeds) == 1 else one.seeds for one in (one, two)), strict=False)
+    gaps = [first.numbers[number] - second.numbers[number] for first, second in pairs]
+    return all(gap > 0 for gap in gaps) or all(gap < 0 for gap in gaps)
+
+
 def _usage(lab: Lab, variant: Variant) -> dict[str, float]:
-    """How unequally the decoders were trained; nothing for variants without decoders of their own."""
+    """How unequally the decoders of all seeds were trained; nothing for variants without decoders of their own."""
     if not variant.is_trained_by_em:
         return {}
     shares = [lab.usage(variant, seed)["share"] for seed in lab.seeds(variant)]
     return {
         "starved": sum(starved(share) for share in shares) / len(shares),
-        "largest_share": 100 * sum(map(max, shares)) / len(shares),
-        "smallest_share": 100 * sum(map(min, shares)) / len(shares),
+        "largest_share": 100 * max(map(max, shares)),
+        "smallest_share": 100 * min(map(min, shares)),
     }
 
 

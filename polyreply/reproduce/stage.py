@@ -54,6 +54,8 @@ class Stage:
     """A folder inside that only an unfinished stage needs."""
     choices: tuple["Stage", ...] = ()
     """Trainings by which one of its settings is chosen. It uses nothing of them, but they have to be made."""
+    is_timed: bool = False
+    """Whether it measures time, so that nothing else should run beside it."""
     mend: Callable[[Path], None] | None = None
     """Puts right what may have moved since it was made."""
 

@@ -130,10 +130,11 @@ def _report(lab: Lab, folder: Path) -> Findings:
     draw_lines([_panel(name, curve, lab.corpus.name) for name, curve in curves.items()], folder / _FILE)
     real, whole = curves["real data"], curves["smalltalk"]
     numbers = {
-        "real data, fewest samples": {"deviation": 100 * real.deviation[0]},
         "real data, all samples": {"deviation": 100 * real.deviation[-1]},
         "smalltalk": {"violations": 100 * max(whole.violations)},
     }
+    if len(real.sizes) > 1:
+        numbers["real data, fewest samples"] = {"deviation": 100 * real.deviation[0]}
     beyond = max(0.0, real.deviation[-1] - real.hoeffding[-1])
     given = f"On {lab.corpus.name}, with {real.sizes[-1]} samples of as many contexts"
     remark = f"{given}, chance can explain the whole deviation."

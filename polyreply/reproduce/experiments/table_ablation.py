@@ -59,7 +59,7 @@ def _report(lab: Lab, folder: Path) -> Findings:
     scored = score_table(lab, "Priors and dropout in the E-step", ROWS, published, EQHARD.name)
     return Findings(
         [scored.table],
-        verdicts=check(CLAIMS, scored.numbers, published.numbers, scored.p_value),
+        verdicts=check(CLAIMS, scored.numbers, published.numbers, scored.test),
         remarks=[
             *_conditions(lab),
             *directions(scored.numbers, published.numbers, EQHARD.name, PAPER_NUMBERS),

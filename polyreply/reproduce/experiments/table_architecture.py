@@ -17,7 +17,7 @@ from polyreply.reproduce.stage import Stage
 from polyreply.reproduce.variants import EQHARD, changed
 from polyreply.training.recipe import MINI
 
-ADAPTER = replace(EQHARD, name="Multi-adapter")
+ADAPTER = replace(changed(EQHARD, "", {"model.architecture": "multi-adapter"}), name="Multi-adapter")
 DECODER = replace(
     changed(EQHARD, "", {"model.architecture": "multi-decoder", "model.copy_embeddings": True}), name="Multi-decoder"
 )

@@ -4,6 +4,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -52,9 +53,10 @@ def _speed(lab: Lab) -> Stage:
     }
     work = lab.work("speed", 2 * (1 + _REPEATS) * lab.preset.speed_contexts * lab.num_decoders)
     stages = {"decoders": trained, "beam": first}
-    return lab.workshop.planned(
+    planned = lab.workshop.planned(
         "speed", made_from, lambda path: _measure(lab, stages, path), [*stages.values(), asked], work
     )
+    return replace(planned, is_timed=True)
 
 
 def _measure(lab: Lab, stages: Mapping[str, Stage], path: Path) -> None:

@@ -42,7 +42,7 @@ def _report(lab: Lab, folder: Path) -> Findings:
     absent = [name for name in published.numbers if name not in scored.numbers]
     return Findings(
         [scored.table],
-        verdicts=check(CLAIMS, scored.numbers, published.numbers, scored.p_value),
+        verdicts=check(CLAIMS, scored.numbers, published.numbers, scored.test),
         remarks=[
             *directions(scored.numbers, published.numbers, BEAM.name, PAPER_NUMBERS),
             f"Not measured here: {', '.join(absent)}.",
