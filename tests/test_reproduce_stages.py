@@ -160,11 +160,11 @@ def test_how_long_replies_are_is_the_presets_affair_and_not_the_backbones(data):
 
 def test_a_variant_can_take_the_learning_rate_of_another(data):
     lab = planned_lab(data, "smoke", "rates.adapters=[1e-2,1e-3]", "rates.select=mixture_nll")
-    own = replace(EQHARD, settings={"em.cost": "posterior"})
+    own = replace(EQHARD, settings={"em.cost": "nll"})
     taken = replace(own, rate_of=EQHARD)
     assert [one.name for one in lab.tried(taken)] == [one.name for one in lab.tried(EQHARD)]
     assert {one.name for one in lab.tried(own)}.isdisjoint(one.name for one in lab.tried(EQHARD))
-    assert lab.training(taken).made_from["em"]["cost"] == "posterior"
+    assert lab.training(taken).made_from["em"]["cost"] == "nll"
 
 
 def test_choices_and_final_numbers_come_from_different_contexts(data):
@@ -207,10 +207,10 @@ def test_every_stage_that_takes_time_has_a_unit_of_work(data):
 
 def test_eqsoft_em_is_cooled_over_the_presets_steps_in_units_of_its_cost(data):
     mini, paper = (cooling(preset.em, preset.stage_2.steps) for preset in map(load_preset, ("mini", "paper")))
-    assert mini == {"em.temperature": 4.0, "em.final_temperature": 0.1, "em.anneal_steps": 100}
+    assert mini == {"em.temperature": 0.4, "em.final_temperature": 0.01, "em.anneal_steps": 100}
     assert paper["em.anneal_steps"] == 10_000 and paper["em.temperature"] == pytest.approx(4 / 12)
-    by_posterior = planned_lab(data, "smoke", "em.cost=posterior").training(EQSOFT).made_from["em"]
-    assert by_posterior["cost"] == "posterior" and by_posterior["temperature"] < 1 and by_posterior["anneal_steps"] == 4
+    by_nll = planned_lab(data, "smoke", "em.cost=nll").training(EQSOFT).made_from["em"]
+    assert by_nll["cost"] == "nll" and by_nll["temperature"] == 4.0 and by_nll["anneal_steps"] == 4
     assert cooling(load_preset("mini", ["em.temperature=2"]).em, 100) == {"em.anneal_steps": 100}
 
 
@@ -227,7 +227,7 @@ def test_settings_are_changed_one_at_a_time_on_contexts_for_choices(data):
     assert (
         rows["EqHard-EM, twice the EM steps"]["steps"] == 20 and rows["EqHard-EM, half of N"]["em"]["e_step_size"] == 12
     )
-    assert rows["EqSoft-EM, a quarter as warm at first"]["em"]["temperature"] == 1.0
+    assert rows["EqSoft-EM, a quarter as warm at first"]["em"]["temperature"] == 0.1
     lab.workshop.make(lab.corpus.for_choices)
     told = table_settings.EXPERIMENT.origin(lab)["final_numbers_from"]
     assert told.startswith("the half of valid that choices are made by, ")

@@ -163,7 +163,6 @@ _MINI: dict[str, Any] = {
     "no_repeat_ngram_size": 3,
     "model.backbone": "shipped",
     "em.e_step_size": 60,
-    "em.cost": "nll",
     "rates": {"adapters": [1e-3, 3e-3], "select": "mixture_nll", "trial_steps": 30},
     "smalltalk.seeds": [0, 1, 2],
     "stage_1": {
@@ -191,7 +190,6 @@ _SMOKE: dict[str, Any] = {
     "model.vocab_size": 400,
     "model.num_decoders": 3,
     "em.e_step_size": 24,
-    "em.cost": "nll",
     "stage_1": {
         "steps": 150,
         "optimizer": {"learning_rate": 1e-2, "batch_rows": 32},

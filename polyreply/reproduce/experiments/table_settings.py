@@ -22,7 +22,7 @@ _ONE_CHANGE: Mapping[str, Mapping[str, Any]] = {
     "half of N": {"em.e_step_size": 0.5},
     "twice N": {"em.e_step_size": 2},
     "dropout in the E-step": {"em.e_step_dropout": True},
-    "posterior as cost": {"em.cost": "posterior"},
+    "NLL as cost": {"em.cost": "nll"},
     "mean likelihood": {"em.likelihood": "mean"},
     "adapters of size 16": {"model.adapter_size": 16},
     "adapters of size 256": {"model.adapter_size": 256},
