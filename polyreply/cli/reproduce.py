@@ -108,7 +108,7 @@ def _print_plan(found: "Plan", order: "Order", jobs: int, as_json: bool) -> None
 
     if as_json:
         missing = [stage.name for stage in found.missing]
-        print_json({"missing": missing, "made": found.made, "seconds": round(found.seconds / jobs)})
+        print_json({"missing": missing, "made": found.made, "seconds": round(found.seconds_with(jobs))})
         return
     typer.echo(f"preset {order.preset} on {order.data}, in {order.out}", err=True)
     for line in found.lines(jobs):

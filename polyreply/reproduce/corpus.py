@@ -7,6 +7,7 @@ holds neither.
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -182,8 +183,9 @@ def _put_train(source: _Source, out: Path) -> None:
     link = out / f"train{''.join(file.suffixes)}"
     if not link.is_symlink() or link.readlink() != file.resolve():
         out.mkdir(parents=True, exist_ok=True)
-        link.unlink(missing_ok=True)
-        link.symlink_to(file.resolve())
+        part = link.with_name(f"{link.name}.{os.getpid()}")  # several processes may mend it
+        part.symlink_to(file.resolve())
+        part.replace(link)
 
 
 def _ask(source: _Source, out: Path, preset: Preset) -> None:

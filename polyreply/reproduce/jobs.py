@@ -1,41 +1,50 @@
 """Several stages at once, each in a process of its own as soon as all it stands on is there.
 
 Small models gain little from a second thread and much from a second process: what needs hours of one core is done in
-half the time by two. The stages are the same, so that whoever interrupts it may go on with another number of jobs.
+about half the time by two. The stages are the same: whoever interrupts it may go on with another number of jobs.
 """
 
+import multiprocessing
 import os
+import signal
+import threading
+import traceback
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from functools import cache
-from multiprocessing import get_context
+from multiprocessing.synchronize import Event
 
 from polyreply.errors import PolyReplyError
 from polyreply.progress import Notify
 from polyreply.reproduce.lab import Lab
-from polyreply.reproduce.plan import Plan
+from polyreply.reproduce.plan import Plan, duration
 from polyreply.reproduce.run import Order, open_lab, plan_for
 from polyreply.reproduce.stage import Stage
 from polyreply.reproduce.workshop import Diverged
 
 _Running = dict[Future[str], Stage]
+_LOOK = 1.0
+"""Seconds between looks at whether a process should end."""
+_is_told_to_end = threading.Event()
 
 
 def make_at_once(names: Sequence[str], order: Order, jobs: int, notify: Notify) -> None:
     """Makes the missing stages of some experiments, so many at once; not those that are timed, which run alone.
 
-    What fails does not stop the others: the first error is raised when nothing else can be made.
+    What fails does not stop the others: errors are raised when nothing else can be made.
     """
     lab, running, failed = open_lab(order, is_plan=True), _Running(), dict[str, str]()
-    threads = max(1, (os.cpu_count() or 1) // jobs)
-    with ProcessPoolExecutor(jobs, get_context("spawn"), _begin, (threads,)) as pool:
+    context = multiprocessing.get_context("spawn")
+    leave = context.Event()
+    with ProcessPoolExecutor(jobs, context, _begin, (jobs, leave)) as pool:
         try:
             while found := _next(plan_for(lab, names), running, failed, jobs):
                 plan, ready = found
                 for stage in ready:
                     running[pool.submit(_make, order, tuple(names), stage.name)] = stage
-                    notify(f"{stage.name}, {len(plan.missing)} stages to do", 0.0)
-                _collect(running, failed)
+                    notify(f"{stage.name} begins, {len(plan.missing)} stages are missing", 0.0)
+                for stage in _collect(running, failed):
+                    notify(f"{stage.name} {_told(stage)}", 1.0)
         except BrokenExecutor as error:
             unfinished = ", ".join(stage.name for stage in running.values())
             raise PolyReplyError(
@@ -43,10 +52,10 @@ def make_at_once(names: Sequence[str], order: Order, jobs: int, notify: Notify) 
                 "run the same command again, perhaps with fewer --jobs"
             ) from error
         except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
+            leave.set()  # trainings save their last step before they do
             raise
     if failed:
-        raise PolyReplyError(next(iter(failed.values())))
+        raise PolyReplyError("; ".join(failed.values()))
 
 
 def _next(plan: Plan, running: _Running, failed: Collection[str], jobs: int) -> tuple[Plan, list[Stage]] | None:
@@ -57,41 +66,77 @@ def _next(plan: Plan, running: _Running, failed: Collection[str], jobs: int) -> 
 
 
 def ready_stages(missing: Iterable[Stage]) -> list[Stage]:
-    """Those whose needs, and the trainings they are chosen by, are all there."""
-    return [
-        stage
-        for stage in missing
-        if not stage.is_timed and all(other.is_made for other in (*stage.needs, *stage.choices))
-    ]
+    """Those that can be made now: all they stand on and are chosen by is there, and no longer waits for a choice."""
+    return [stage for stage in missing if not stage.is_timed and _is_ready(stage)]
 
 
-def _collect(running: _Running, failed: dict[str, str]) -> None:
-    """Waits until a stage is done, and notes what went wrong."""
+def _is_ready(stage: Stage) -> bool:
+    if any(map(_waits, stage.needs)) or (stage.is_provisional and not stage.is_trial):
+        return False
+    return all(other.is_made for other in (*stage.needs, *(() if stage.is_trial else stage.choices)))
+
+
+def _waits(stage: Stage) -> bool:
+    """Whether it, or something it stands on, may give way to another."""
+    return stage.is_provisional or any(map(_waits, stage.needs))
+
+
+def _collect(running: _Running, failed: dict[str, str]) -> list[Stage]:
+    """Waits until a stage is done, and notes what went wrong; the stages that are made."""
     done, _ = wait(running, return_when=FIRST_COMPLETED)
-    for future in done:
-        if error := future.result():
-            failed[running[future].name] = error
-        del running[future]
+    found = [(running.pop(future), future.result()) for future in done]
+    failed |= {stage.name: error for stage, error in found if error}
+    return [stage for stage, error in found if not error]
 
 
-def _begin(threads: int) -> None:
-    """In a new process: its share of the cores."""
+def _told(stage: Stage) -> str:
+    return "diverged" if stage.diverged else f"is made, {duration(stage.seconds())}"
+
+
+def _begin(jobs: int, leave: Event) -> None:
+    """In a new process: its share of the threads. It ends when it is told to, or with the process that began it."""
     import torch
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever has nothing to do has nothing to interrupt
+    threading.Thread(target=_end, args=(leave,), daemon=True).start()
+
+
+def _end(leave: Event) -> None:
+    parent = multiprocessing.parent_process()
+    while parent is not None and parent.is_alive() and not leave.wait(_LOOK):
+        pass
+    _is_told_to_end.set()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _make(order: Order, names: Sequence[str], name: str) -> str:
     """In a process of its own: makes a stage; what went wrong, or nothing. A training that diverged is a result."""
-    lab = _lab(order)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        stage = next(stage for stage in plan_for(lab, names).missing if stage.name == name)
-        lab.workshop.make(stage)
-    except Diverged:
-        return ""
+        lab = _lab(order)
+        found = [stage for stage in plan_for(lab, names).missing if stage.name == name]
+        if not found:
+            return f"{name}: expected it in the plan, found that the data has changed meanwhile; run the command again"
+        _make_stage(lab, found[0])
     except (PolyReplyError, OSError) as error:
         return f"{name}: {error}"
+    except Exception as error:
+        traceback.print_exc()
+        return f"{name}: {type(error).__name__}: {error}"
+    finally:
+        if _is_told_to_end.is_set():
+            os._exit(1)  # a training has saved its last step by now
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     return ""
+
+
+def _make_stage(lab: Lab, stage: Stage) -> None:
+    try:
+        lab.workshop.make(stage)
+    except Diverged:
+        if not stage.diverged:
+            raise
 
 
 @cache

@@ -154,15 +154,17 @@ class Lab:
         if not variant.is_trained_by_em:
             return self.stage_1()
         found = self._training(variant, seed, self.learning_rate(variant))
-        choices = tuple(stage for stage in self.tried(variant) if stage.name != found.name)
-        return replace(found, choices=choices)
+        tried = self.tried(variant)
+        choices = tuple(stage for stage in tried if stage.name != found.name)
+        waits = self._is_plan and not _are_made(tried)
+        return replace(found, choices=choices, is_provisional=waits, is_trial=len(choices) < len(tried))
 
     def learning_rate(self, variant: Variant) -> float:
         """The first of its family's, or the one with the best validation on the first seed."""
         if variant.rate_of:
             return self.learning_rate(variant.rate_of)
         rates, tried = self.rates(variant), self.tried(variant)
-        if not tried or (self._is_plan and not all(stage.is_made for stage in tried)):
+        if not tried or (self._is_plan and not _are_made(tried)):
             return rates[0]
         found = [self._cost(stage) for stage in tried]
         return rates[found.index(min(found))]
@@ -313,6 +315,10 @@ class Lab:
         joined = join_files(said.path / _RESPONSES, self.corpus.final)
         scores = evaluate(joined.responses, joined.references, tokenizer=self.corpus.tokenizer, case=_CASE)
         scores.save(path / _SCORES, overwrite=True)
+
+
+def _are_made(stages: Iterable[Stage]) -> bool:
+    return all(stage.is_made for stage in stages)
 
 
 def _last_validation(run: Path, number: str) -> float:

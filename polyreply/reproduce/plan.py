@@ -4,6 +4,7 @@ An estimate is the work of each missing stage (samples × decoders × steps) tim
 the stages that are there, or else as calibrated once, on one core of a two-core machine, with `mini`'s model.
 """
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -50,6 +51,10 @@ class Plan:
     basis: str
     """What the estimate rests on."""
 
+    def seconds_with(self, jobs: int) -> float:
+        """With so many stages at once, as far as there are cores for them."""
+        return self.seconds / min(jobs, os.cpu_count() or 1)
+
     def lines(self, jobs: int = 1) -> Iterator[str]:
         """What to tell before starting; `jobs`: how many stages are made at once."""
         for kind, stages in _by_kind(self.missing).items():
@@ -57,7 +62,7 @@ class Plan:
         if self.missing:
             told = f"{len(self.missing)} stages to do, {self.made} are there"
             together = f", {jobs} stages at once" if jobs > 1 else ""
-            yield f"{told}; roughly {duration(self.seconds / jobs)}{together} ({self.basis})"
+            yield f"{told}; roughly {duration(self.seconds_with(jobs))}{together} ({self.basis})"
         else:
             yield f"all {self.made} stages are there"
 
@@ -93,7 +98,7 @@ def _visit(stage: Stage, seen: dict[str, Stage]) -> None:
 
 def is_lost(stage: Stage) -> bool:
     """Whether it stands on a training that diverged, and will never be made."""
-    return any(need.diverged or is_lost(need) for need in stage.needs)
+    return any((need.is_made and need.diverged) or is_lost(need) for need in stage.needs)
 
 
 def _seconds(stage: Stage, paces: dict[str, float], preset: Preset) -> float:

@@ -54,6 +54,10 @@ class Stage:
     """A folder inside that only an unfinished stage needs."""
     choices: tuple["Stage", ...] = ()
     """Trainings by which one of its settings is chosen. It uses nothing of them, but they have to be made."""
+    is_provisional: bool = False
+    """Whether another may be chosen in its place, because its choices are not all made: nothing stands on it yet."""
+    is_trial: bool = False
+    """Whether it is one of the trainings that are chosen among, and has to be made in any case."""
     is_timed: bool = False
     """Whether it measures time, so that nothing else should run beside it."""
     mend: Callable[[Path], None] | None = None
