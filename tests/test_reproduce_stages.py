@@ -24,7 +24,7 @@ from polyreply.reproduce.presets import load_preset
 from polyreply.reproduce.result import Findings, Picture, Result, Table
 from polyreply.reproduce.run import Order, _joint_report, open_lab
 from polyreply.reproduce.stage import revision
-from polyreply.reproduce.variants import BEAM, EQHARD, EQSOFT
+from polyreply.reproduce.variants import BEAM, EM, EQHARD, EQSOFT
 from polyreply.reproduce.workshop import Workshop
 
 
@@ -146,6 +146,12 @@ def test_equal_systems_share_their_stages_and_unequal_ones_do_not(data):
     assert lab.scores(ADAPTER).name == lab.scores(EQHARD).name != lab.scores(DECODER).name
     assert lab.responses(BEAM).name != planned_lab(data, "smoke", "reply_batch=3").responses(BEAM).name
     assert "tok:wordpunct" in lab.scores(BEAM).made_from["signature"]
+
+
+def test_what_a_method_does_not_look_at_is_no_reason_to_train_it_anew(data):
+    labs = [planned_lab(data, "smoke", f"em.cost={cost}") for cost in ("posterior", "nll")]
+    shared = {one.name: len({lab.training(one).name for lab in labs}) == 1 for one in EM}
+    assert shared == {one.name: one not in (EQHARD, EQSOFT) for one in EM}
 
 
 def test_how_long_replies_are_is_the_presets_affair_and_not_the_backbones(data):

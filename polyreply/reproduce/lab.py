@@ -20,7 +20,7 @@ from polyreply.reproduce.presets import Preset, StageSettings
 from polyreply.reproduce.stage import Stage, Work, revision
 from polyreply.reproduce.workshop import Diverged, Workshop
 from polyreply.responses.job import Job, reply_to_file
-from polyreply.training.recipe import MINI
+from polyreply.training.recipe import MINI, EMSettings
 from polyreply.training.run_log import read
 from polyreply.training.usage import read_usage
 
@@ -32,6 +32,8 @@ _LIMITS = ("max_new_tokens", "min_new_tokens", "no_repeat_ngram_size")
 """Settings of the preset that say how every system replies."""
 _DEAR = {"soft-em": 3.5, "eqsoft-em": 3.5}
 """How much longer a step takes where every decoder learns from every sample; the cooler EqSoft-EM is, the less."""
+_BALANCED = ("eqhard-em", "eqsoft-em")
+"""Methods that look at the cost of an assignment: for the others it is no reason to train anew."""
 _SEVERAL_REFERENCES = 1.5
 """How many a context has on average where several responses to it were collected."""
 
@@ -273,6 +275,7 @@ class Lab:
             "optimizer.learning_rate": rate,
             **(cooling(preset.em, stage_2.steps) if variant.method == "eqsoft-em" else {}),
             **variant.settings,
+            **({} if variant.method in _BALANCED else {"em.cost": EMSettings().cost}),
         }
         size = int(own.get("em.e_step_size", preset.em.e_step_size))
         return self.workshop.training(
