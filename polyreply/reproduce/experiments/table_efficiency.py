@@ -82,7 +82,8 @@ def _median(work: Callable[[], object]) -> float:
 
 
 def _report(lab: Lab, folder: Path) -> Findings:
-    run = lab.workshop.make(lab.training(EQHARD, lab.preset.seeds[0]))
+    training = lab.training(EQHARD, lab.preset.seeds[0])
+    run = lab.workshop.make(training)
     speed = json.loads((lab.workshop.make(_speed(lab)) / "speed.json").read_text(encoding="utf-8"))
     shares = time_shares(read(run / "timings.jsonl"))
     numbers = {"training": shares, **{name: {"samples_per_second": speed[name]} for name in (EQHARD.name, BEAM.name)}}
@@ -96,10 +97,12 @@ def _report(lab: Lab, folder: Path) -> Findings:
         f"{lab.num_decoders} replies to a context, {speed['contexts']} contexts, batches of {lab.preset.reply_batch}; "
         "beam search on the model of stage 1, without adapters."
     )
+    on = training.done().get("machine", {}).get("cores", "an unknown machine")
+    beside = f"Measured while it was trained, on {on}; other stages may have run beside it."
     trained = training_notes(lab.with_seeds(lab.preset.seeds[:1]), [EQHARD])
     return Findings(
         [
-            Table("Training time, % of an EM step", ["part", "ours", "the paper's"], rows, trained),
+            Table("Training time, % of an EM step", ["part", "ours", "the paper's"], rows, [beside, *trained]),
             Table("Contexts per second", ["system", "ours", "the paper's"], replies, [note, *trained]),
         ],
         verdicts=check(CLAIMS, numbers, theirs),
