@@ -388,6 +388,13 @@ def test_repetitions_are_shown_as_in_the_paper(text, shown):
     assert shorten(text) == shown
 
 
+def test_the_course_of_usage_is_told_by_its_beginning_and_its_end():
+    steps = [{"kind": "step", "usage_K": [0.5, 0.5]}] * 4 + [{"kind": "step", "usage_K": [0.6, 0.4]}] * 26
+    steps += [{"kind": "validation"}] + [{"kind": "step", "usage_K": [0.1, 0.9]}] * 10
+    assert figure_assignment.course(steps) == pytest.approx({"largest_at_first": 50, "largest_at_last": 90})
+    assert figure_assignment.course(steps[:1]) == pytest.approx({"largest_at_first": 50, "largest_at_last": 50})
+
+
 def test_time_shares_count_the_assignment_as_a_part_of_the_e_step():
     step = {"kind": "step", "e_seconds": 5.0, "assign_seconds": 1.0, "m_seconds": 4.0}
     found = time_shares([step, step, {"kind": "validation", "seconds": 9.0}])

@@ -1,6 +1,9 @@
-"""figure-assignment: how many samples each decoder was trained on, mean ± deviation over samples."""
+"""figure-assignment: how many samples each decoder was trained on, mean ± deviation over samples.
 
-from collections.abc import Sequence
+Legend: S EM steps, K decoders.
+"""
+
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from polyreply.reproduce.stage import Stage
 from polyreply.reproduce.variants import EQHARD, HARD, HARD_AUTHORS, HARD_LARGE, SOFT, with_authors, without_twins
 from polyreply.reproduce.workshop import Diverged
 from polyreply.training.plots import plot_assignment
+from polyreply.training.run_log import read
 
 ROWS = (SOFT, HARD, HARD_AUTHORS, HARD_LARGE, EQHARD)
 CLAIMS = (
@@ -45,7 +49,18 @@ CLAIMS = (
         within(EQHARD.name, "relative_std", at_least=100 - 1e-6),
     ),
 )
-_HEADINGS = ["method", "smallest share, %", "largest share, %", "std over samples, %", "starved decoders, %"]
+_COLUMNS = {
+    "smallest": "smallest share, %",
+    "largest": "largest share, %",
+    "largest_at_first": "largest at first, %",
+    "largest_at_last": "largest at last, %",
+    "std": "std over samples, %",
+    "starved": "starved decoders, %",
+}
+_NOTES = (
+    "starved: less than a tenth of an equal share",
+    "at first, at last: in the first tenth of the EM steps and in the last quarter. Who takes all takes more and more.",
+)
 
 
 def _variants(lab: Lab) -> list[Variant]:
@@ -65,11 +80,11 @@ def _report(lab: Lab, folder: Path) -> Findings:
         raise Diverged(f"{next(iter(diverged.values()))}, and so did all others; use a lower learning rate")
     usages = {one.name: lab.usage(one, seed) for one in trained}
     plot_assignment({_short(name): usage for name, usage in usages.items()}, folder / "assignment.png")
-    numbers = {name: _numbers(usage) for name, usage in usages.items()}
-    columns = ("smallest", "largest", "std", "starved")
-    rows = [Row([name, *(Number(found[column]) for column in columns)]) for name, found in numbers.items()]
-    notes = ["starved: less than a tenth of an equal share", *training_notes(lab, trained)]
-    table = Table("What the decoders were trained on", _HEADINGS, rows, notes)
+    logs = {one.name: read(lab.workshop.make(lab.training(one, seed)) / "log.jsonl") for one in trained}
+    numbers = {name: {**_numbers(usage), **course(logs[name])} for name, usage in usages.items()}
+    rows = [Row([name, *(Number(found[column]) for column in _COLUMNS)]) for name, found in numbers.items()]
+    notes = [*_NOTES, *training_notes(lab, trained)]
+    table = Table("What the decoders were trained on", ["method", *_COLUMNS.values()], rows, notes)
     theirs = {**paper.ASSIGNMENT.numbers, HARD_AUTHORS.name: paper.ASSIGNMENT.numbers["Hard-EM"]}
     caption = f"Assignment of training samples to decoders, mean ± deviation over samples; seed {seed}."
     return Findings(
@@ -101,6 +116,16 @@ def _numbers(usage: dict[str, Any]) -> dict[str, float]:
         "relative_std": std * len(share_K),
         "starved": starved(usage["share"]),
     }
+
+
+def course(log: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The largest share of a decoder in the first tenth of the steps and in the last quarter, in percent."""
+    usage_SK = np.array([line["usage_K"] for line in log if line["kind"] == "step"])
+    parts = {
+        "largest_at_first": usage_SK[: max(1, len(usage_SK) // 10)],
+        "largest_at_last": usage_SK[-len(usage_SK) // 4 :],
+    }
+    return {name: 100 * float(part_SK.mean(0).max()) for name, part_SK in parts.items()}
 
 
 def _origin(lab: Lab) -> dict[str, Any]:
