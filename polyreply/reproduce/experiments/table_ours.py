@@ -34,13 +34,20 @@ def _with_mbr(variant: Variant, beta: float) -> Variant:
     return replace(variant, name=f"{variant.name}, MBR with beta {beta:g}", decode="mbr", options=options)
 
 
+_POSTERIOR, _NLL = (
+    replace(changed(EQHARD, f"{told} as cost", {"em.cost": cost}), rate_of=EQHARD)
+    for told, cost in (("posterior", "posterior"), ("NLL", "nll"))
+)
 RECIPES = (
     EQSOFT,
-    replace(changed(EQHARD, "NLL as cost", {"em.cost": "nll"}), rate_of=EQHARD),
+    _POSTERIOR,
+    _NLL,
     replace(changed(EQHARD, "mean likelihood", {"em.likelihood": "mean"}), rate_of=EQHARD),
     *map(_with_least, (10, 12)),
     *(_with_mbr(EQHARD, beta) for beta in (1.0, 2.0, 4.0)),
+    *(_with_mbr(_POSTERIOR, beta) for beta in (1.0, 2.0)),
 )
+"""Those that a preset makes equal to EqHard-EM or to each other are tried once."""
 PROTOTYPES = 43
 """What was looked at before, on the halves for choices of two corpora: agreement with the samples of one decoder, with
 all, or with both; nuclei of 0.9 and 0.7; with and without the greedy reply; other sizes of the E-step; other least
