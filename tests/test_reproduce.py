@@ -64,9 +64,11 @@ def test_table_em_end_to_end_goes_on_after_an_interrupt_and_is_made_once(data, t
 def _check_others(order):
     """What stands on the same stages, and takes no time."""
     names = ["figure-assignment", "table-cases", "figure-decoders"]
-    assert len(plan_for(open_lab(order, is_plan=True), names).missing) == 1, "more than Hard-EM's large initialisation"
+    assert len(plan_for(open_lab(order, is_plan=True), names).missing) == 2, (
+        "more than Hard-EM's large initialisation and learned prior"
+    )
     assignment, cases, decoders = (reproduce(name, order, open_lab(order))[0].findings for name in names)
-    assert [len(numbers["share"]) for numbers in assignment.numbers.values()] == [3] * 5
+    assert [len(numbers["share"]) for numbers in assignment.numbers.values()] == [3] * 6
     assert len(cases.tables) == 3 and [len(table.rows) for table in cases.tables] == [3] * 3
     assert [row.cells[0] for row in decoders.tables[0].rows] == ["0", "1", "2"]
     assert "logged while training" in load_result(order.results / names[0] / "result.json").origin["final_numbers_from"]

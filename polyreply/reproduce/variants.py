@@ -20,6 +20,8 @@ HARD_AUTHORS = Variant("Hard-EM, authors' initialisation", "hard-em", {"model.ad
 """Adapters that begin as PyTorch's linear layers do."""
 HARD_LARGE = Variant("Hard-EM, large initialisation", "hard-em", {"model.adapter_init": "large"}, rate_of=HARD_AUTHORS)
 """Three times as wide: untrained decoders talk nonsense, and those that are trained first take all."""
+HARD_LEARNED = Variant("Hard-EM, learned prior", "hard-em", {"model.prior": "learned"}, rate_of=HARD)
+"""Its prior learns whom most samples went to, and sends them more."""
 
 EM = (SOFT, HARD, RANDOM_DYNAMIC, RANDOM_FIXED, EQHARD, EQSOFT)
 

@@ -16,12 +16,21 @@ from polyreply.reproduce.lab import Lab, Variant
 from polyreply.reproduce.result import Findings, Number, Picture, Row, Table
 from polyreply.reproduce.score_table import starved, training_notes
 from polyreply.reproduce.stage import Stage
-from polyreply.reproduce.variants import EQHARD, HARD, HARD_AUTHORS, HARD_LARGE, SOFT, with_authors, without_twins
+from polyreply.reproduce.variants import (
+    EQHARD,
+    HARD,
+    HARD_AUTHORS,
+    HARD_LARGE,
+    HARD_LEARNED,
+    SOFT,
+    with_authors,
+    without_twins,
+)
 from polyreply.reproduce.workshop import Diverged
 from polyreply.training.plots import plot_assignment
 from polyreply.training.run_log import read
 
-ROWS = (SOFT, HARD, HARD_AUTHORS, HARD_LARGE, EQHARD)
+ROWS = (SOFT, HARD, HARD_AUTHORS, HARD_LARGE, HARD_LEARNED, EQHARD)
 CLAIMS = (
     Claim(
         "Soft-EM trains synchronously: the deviation over samples is near zero (at most 10 % of the equal share)",
@@ -37,6 +46,11 @@ CLAIMS = (
         "Hard-EM starves decoders where untrained ones talk nonsense, under a large initialisation (percent starved)",
         "ours",
         within(HARD_LARGE.name, "starved", at_least=20),
+    ),
+    Claim(
+        "Hard-EM starves decoders where a learned prior prefers those that have much already (percent starved)",
+        "ours",
+        within(HARD_LEARNED.name, "starved", at_least=20),
     ),
     Claim(
         "EqHard-EM trains all decoders on equally many samples (largest share over the smallest)",
@@ -59,7 +73,7 @@ _COLUMNS = {
 }
 _NOTES = (
     "starved: less than a tenth of an equal share",
-    "at first, at last: in the first tenth of the EM steps and in the last quarter. Who takes all takes more and more.",
+    "at first, at last: in the first tenth of the EM steps and in the last quarter",
 )
 
 
@@ -101,8 +115,8 @@ def _report(lab: Lab, folder: Path) -> Findings:
 
 def _short(name: str) -> str:
     """A name for a narrow panel."""
-    method, _, init = name.removesuffix(" initialisation").partition(", ")
-    return f"{method} ({init} init)" if init else method
+    method, _, detail = name.partition(", ")
+    return f"{method} ({detail.replace('initialisation', 'init')})" if detail else method
 
 
 def _numbers(usage: dict[str, Any]) -> dict[str, float]:
