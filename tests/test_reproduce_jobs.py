@@ -1,6 +1,7 @@
 """Several stages at once: the same results as one after the other."""
 
 import fcntl
+import multiprocessing
 import subprocess
 import sys
 import time
@@ -103,6 +104,23 @@ def test_a_command_that_is_told_to_end_ends_its_processes(data, tmp_path):
     assert running.wait(60) != 0
     with (log / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises while a process still trains there
+
+
+def test_a_process_that_is_killed_is_told_and_what_is_made_is_kept(data, tmp_path):
+    order, killed = Order(str(data), "smoke", tmp_path, SMALL), []
+
+    def kill(stage, share):
+        if stage.startswith("stage1") and "begins" in stage:
+            for process in multiprocessing.active_children():
+                process.kill()
+                killed.append(process.pid)
+
+    with pytest.raises(PolyReplyError, match=r"a process died while it made one of .*stage1-.* --jobs"):
+        make_at_once(["table-main"], order, 2, kill)
+    lab = open_lab(order, is_plan=True)
+    assert killed and lab.corpus.splits.is_made and not lab.stage_1().is_made
+    make_at_once(["table-main"], order, 2, silent)
+    assert open_lab(order).stage_1().is_made
 
 
 def test_the_estimate_is_for_so_many_jobs(data, tmp_path):

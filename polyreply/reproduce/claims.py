@@ -67,14 +67,19 @@ def check(
     for claim in claims:
         holds, told = _judged(claim, ours)
         outcome: Outcome = "not measured" if holds is None else "holds" if holds else "does not hold"
-        if holds and test and isinstance(claim.judge, Best):
-            tested = test(claim.judge.system, claim.judge.rival(ours), claim.judge.number)
-            if tested:
-                told += f"; p = {tested.p_value:.3f}" if tested.p_value >= _LEAST else f"; p < {_LEAST:g}"
-                told += "" if tested.seeds_agree else "; not with every seed"
-                outcome = "holds" if tested.p_value < _ALPHA and tested.seeds_agree else "holds, not significantly"
+        if holds and test and isinstance(claim.judge, Best) and (tested := _tested(claim.judge, ours, test)):
+            told += f"; p = {tested.p_value:.3f}" if tested.p_value >= _LEAST else f"; p < {_LEAST:g}"
+            told += "" if tested.seeds_agree else "; not with every seed"
+            outcome = "holds" if tested.p_value < _ALPHA and tested.seeds_agree else "holds, not significantly"
         verdicts.append(Verdict(claim.text, claim.source, outcome, told, _judged(claim, paper or {})[1]))
     return verdicts
+
+
+def _tested(best: "Best", numbers: Numbers, test: Test) -> Significance | None:
+    """Whoever is best has to beat each of the others: the largest p-value counts, and all seeds against all of them."""
+    tests = (test(best.system, rival, best.number) for rival in best.rivals(numbers))
+    found = [one for one in tests if one]
+    return Significance(max(one.p_value for one in found), all(one.seeds_agree for one in found)) if found else None
 
 
 def _judged(claim: Claim, numbers: Numbers) -> Judged:
@@ -109,25 +114,20 @@ class Best:
 
     def __call__(self, numbers: Numbers) -> Judged:
         """Judges by numbers."""
-        rival = self.rival(numbers)
-        own, other = numbers[self.system][self.number], numbers[rival][self.number]
-        told = f"{own:.2f}; of the others {rival}, {other:.2f}"
-        others = sorted(self._measured(numbers), key=lambda name: name != rival)
-        return _firm(numbers, (self.system, *others), self.number, self._leads, told)
+        rivals = self.rivals(numbers)
+        own, other = numbers[self.system][self.number], numbers[rivals[0]][self.number]
+        told = f"{own:.2f}; of the others {rivals[0]}, {other:.2f}"
+        return _firm(numbers, (self.system, *rivals), self.number, self._leads, told)
 
     def _leads(self, own: float, *others: float) -> bool:
         return all(_sign(self.sign * (own - other)) > 0 for other in others)
 
-    def _measured(self, numbers: Numbers) -> list[str]:
-        """The others that have the number."""
-        return [name for name in self.among if name != self.system and self.number in numbers.get(name, {})]
-
-    def rival(self, numbers: Numbers) -> str:
-        """The best of the others."""
-        others = self._measured(numbers)
-        if not others:
+    def rivals(self, numbers: Numbers) -> list[str]:
+        """The others that have the number, the best of them first."""
+        found = [name for name in self.among if name != self.system and self.number in numbers.get(name, {})]
+        if not found:
             raise KeyError("nothing to compare with")
-        return max(others, key=lambda name: self.sign * numbers[name][self.number])
+        return sorted(found, key=lambda name: -self.sign * numbers[name][self.number])
 
 
 def best(system: str, number: str, among: Sequence[str]) -> Best:

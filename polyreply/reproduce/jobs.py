@@ -84,7 +84,8 @@ def _waits(stage: Stage) -> bool:
 def _collect(running: _Running, failed: dict[str, str]) -> list[Stage]:
     """Waits until a stage is done, and notes what went wrong; the stages that are made."""
     done, _ = wait(running, return_when=FIRST_COMPLETED)
-    found = [(running.pop(future), future.result()) for future in done]
+    results = [(future, future.result()) for future in done]  # raises if a process died, with all that ran still noted
+    found = [(running.pop(future), error) for future, error in results]
     failed |= {stage.name: error for stage, error in found if error}
     return [stage for stage, error in found if not error]
 
