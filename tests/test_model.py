@@ -53,6 +53,20 @@ def test_decoders_start_near_each_other_but_not_equal(name):
     assert widths[1] / widths[0] == pytest.approx(100, rel=0.05) and widths[2] / widths[1] == pytest.approx(3, rel=0.05)
 
 
+def test_an_adapter_without_a_skip_connection_keeps_nothing_of_its_input():
+    model, samples = start("t5", adapter_init="linear", adapter_skip=False), tiny.samples()
+    for stack in model.adapters:
+        for weight in (stack.w1_KHD, stack.b1_KD):
+            torch.nn.init.zeros_(weight)
+    rows = samples.context_NS, samples.context_mask_NS, torch.zeros(len(samples), dtype=torch.long)
+    said = model(*rows, samples.response_NT)
+    others = model(samples.context_NS.flip(1), *rows[1:], samples.response_NT)
+    assert torch.equal(said, others), "what cross-attention says of the context is lost"
+    for stack in model.adapters:
+        stack.skip = True
+    assert not torch.equal(model(*rows, samples.response_NT), said)
+
+
 @pytest.mark.parametrize("name, settings", tiny.VARIANTS)
 def test_rows_of_any_decoder_in_any_order(name, settings):
     model, samples = tiny.model(name, **settings), tiny.samples()

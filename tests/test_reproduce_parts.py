@@ -11,7 +11,6 @@ from polyreply.em.bound import hoeffding
 from polyreply.errors import PolyReplyError
 from polyreply.reproduce import pictures
 from polyreply.reproduce.claims import Claim, check, over
-from polyreply.reproduce.experiments import figure_assignment
 from polyreply.reproduce.experiments.figure_decoders import common_word
 from polyreply.reproduce.experiments.table_cases import shorten
 from polyreply.reproduce.experiments.table_efficiency import time_shares
@@ -20,6 +19,7 @@ from polyreply.reproduce.render import latex, markdown
 from polyreply.reproduce.report import html_report
 from polyreply.reproduce.result import Findings, Number, Picture, Result, Row, Table, load_result
 from polyreply.reproduce.score_table import starved
+from polyreply.reproduce.usage_table import course
 
 
 @pytest.fixture
@@ -164,8 +164,8 @@ def test_repetitions_are_shown_as_in_the_paper(text, shown):
 def test_the_course_of_usage_is_told_by_its_beginning_and_its_end():
     steps = [{"kind": "step", "usage_K": [0.5, 0.5]}] * 4 + [{"kind": "step", "usage_K": [0.6, 0.4]}] * 26
     steps += [{"kind": "validation"}] + [{"kind": "step", "usage_K": [0.1, 0.9]}] * 10
-    assert figure_assignment.course(steps) == pytest.approx({"largest_at_first": 50, "largest_at_last": 90})
-    assert figure_assignment.course(steps[:1]) == pytest.approx({"largest_at_first": 50, "largest_at_last": 50})
+    assert course(steps) == pytest.approx({"largest_at_first": 50, "largest_at_last": 90})
+    assert course(steps[:1]) == pytest.approx({"largest_at_first": 50, "largest_at_last": 50})
 
 
 def test_time_shares_count_the_assignment_as_a_part_of_the_e_step():

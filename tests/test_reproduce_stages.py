@@ -15,7 +15,7 @@ from polyreply.reproduce import stage as stages
 from polyreply.reproduce.catalogue import TITLES, experiment
 from polyreply.reproduce.cooling import cooling
 from polyreply.reproduce.corpus import find_corpus, merge_contexts
-from polyreply.reproduce.experiments import table_ablation, table_efficiency, table_settings
+from polyreply.reproduce.experiments import table_ablation, table_efficiency, table_settings, table_starvation
 from polyreply.reproduce.experiments.figure_bound import one_each
 from polyreply.reproduce.experiments.table_architecture import ADAPTER, DECODER
 from polyreply.reproduce.lab import Lab
@@ -237,6 +237,18 @@ def test_settings_are_changed_one_at_a_time_on_contexts_for_choices(data):
     lab.workshop.make(lab.corpus.for_choices)
     told = table_settings.EXPERIMENT.origin(lab)["final_numbers_from"]
     assert told.startswith("the half of valid that choices are made by, ")
+
+
+def test_starvation_is_looked_for_from_the_same_beginnings_with_both_methods(data):
+    lab = planned_lab(data, "smoke", "stage_2.steps=10")
+    rows = {one.name: lab.training(one).made_from for one in table_starvation.rows(lab)}
+    for name in ("", ", authors' initialisation", ", large initialisation", ", no skip connection"):
+        one, two = (_flat(rows[method + name]) for method in ("Hard-EM", "EqHard-EM"))
+        assert {dotted for dotted in one if one[dotted] != two[dotted]} == {"method"}
+    assert rows["Hard-EM, authors' initialisation, 4 times the EM steps"]["steps"] == 40
+    assert rows["Hard-EM, no skip connection"]["model"]["adapter_skip"] is False
+    assert "adapter_skip" not in rows["Hard-EM"]["model"], "trainings from before there was such a thing still count"
+    assert lab.preset.model.adapter_skip
 
 
 def _flat(tree, prefix=""):

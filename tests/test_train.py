@@ -297,6 +297,8 @@ def test_bench_prefix_says_what_looking_at_beginnings_changes(corpus, stage1, tm
 def test_contradictions_are_one_clear_line(corpus, tmp_path, polyreply):
     with pytest.raises(RecipeError, match=r"e_step_size is 640, which K = 7 does not divide.*637"):
         load_recipe(TrainRecipe, None, ["data=x", "out=y", "model.num_decoders=7"])
+    with pytest.raises(RecipeError, match="adapters without adapter_skip cannot be; use linear"):
+        load_recipe(TrainRecipe, None, ["data=x", "out=y", "model.adapter_skip=false"])
     missing = polyreply("train", f"data={tmp_path / 'nowhere'}", f"out={tmp_path / 'run'}")
     assert missing.returncode == 2 and missing.stderr.count("\n") == 1 and "nowhere" in missing.stderr
     assert not (tmp_path / "run").exists()

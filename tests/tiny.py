@@ -73,6 +73,8 @@ VARIANTS = [
     ("flan-t5", {}),
     ("t5", {"adapter_sites": "layer"}),
     ("llama", {"adapter_sites": "layer"}),
+    ("t5", {"adapter_skip": False, "adapter_init": "linear"}),
+    ("llama", {"adapter_skip": False, "adapter_init": "linear"}),
     ("t5", {"architecture": "multi-decoder"}),
     ("bart", {"architecture": "multi-decoder"}),
     ("t5", {"architecture": "multi-decoder", "copy_embeddings": True}),

@@ -25,10 +25,21 @@ class Router:
 
 
 class AdapterStack(nn.Module):
-    """AdapterLayer(x) = x + W1·φ(W2·x) (paper, Eq. 1), with biases, for each of K decoders."""
+    """AdapterLayer(x) = x + W1·φ(W2·x) (paper, Eq. 1), with biases, for each of K decoders.
+
+    Without `skip` it is W1·φ(W2·x): an untrained adapter then keeps nothing of what its sublayer says.
+    """
 
     def __init__(
-        self, num_decoders: int, model_size: int, inner_size: int, activation: str, init: AdapterInit, router: Router
+        self,
+        num_decoders: int,
+        model_size: int,
+        inner_size: int,
+        router: Router,
+        *,
+        activation: str = "relu",
+        init: AdapterInit = "near-identity",
+        skip: bool = True,
     ) -> None:
         super().__init__()
         self.w2_KDH = nn.Parameter(torch.empty(num_decoders, model_size, inner_size))
@@ -36,7 +47,7 @@ class AdapterStack(nn.Module):
         self.w1_KHD = nn.Parameter(torch.empty(num_decoders, inner_size, model_size))
         self.b1_KD = nn.Parameter(torch.empty(num_decoders, model_size))
         self.activation = ACT2FN[activation]
-        self.init, self.router = init, router
+        self.init, self.skip, self.router = init, skip, router
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -52,14 +63,18 @@ class AdapterStack(nn.Module):
             self.b2_KH.zero_()
 
     def forward(self, x_RTD: Tensor) -> Tensor:
-        """Adds to each row what its decoder's adapter makes of it."""
+        """Joins each row with what its decoder's adapter makes of it."""
         rows = self.router.rows
         if rows is None:
             return x_RTD
         if isinstance(rows, OneDecoder):
             before, here = x_RTD.split([x_RTD.shape[1] - 1, 1], 1) if rows.last_token_only else (x_RTD[:, :0], x_RTD)
-            return torch.cat([before, here + _Piece(self, slice(rows.k, rows.k + 1))(here)], 1)
+            return torch.cat([before, self.joined(here, _Piece(self, slice(rows.k, rows.k + 1))(here))], 1)
         return RoutedAdapters(self, rows)(x_RTD)
+
+    def joined(self, x: Tensor, made: Tensor) -> Tensor:
+        """What leaves an adapter: what it made of x, and x itself."""
+        return x + made if self.skip else made
 
     def hook(self, module: nn.Module, arguments: Any, output: Any) -> Any:
         """A forward hook that puts this stack behind a stock module, which returns a tensor or a tuple."""
@@ -78,10 +93,11 @@ class RoutedAdapters:
         self.runs = [(run, _Piece(stack, run.decoders)) for run in rows.runs]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Adds to each row what its decoder's adapter makes of it; x is (R, T, D), or (R, D) for one token each."""
+        """Joins each row with what its adapter makes of it; x is (R, T, D), or (R, D) for one token each."""
         if len(self.runs) == 1:
-            return x + self._run(x, *self.runs[0])
-        return x + torch.cat([self._run(x[run.begin : run.end], run, piece) for run, piece in self.runs])
+            return self.stack.joined(x, self._run(x, *self.runs[0]))
+        made = torch.cat([self._run(x[run.begin : run.end], run, piece) for run, piece in self.runs])
+        return self.stack.joined(x, made)
 
     def _run(self, x: Tensor, run: Run, piece: "_Piece") -> Tensor:
         if run.is_even:

@@ -27,6 +27,7 @@ class PolyReplyConfig(PretrainedConfig):
         adapter_activation: str = "relu",
         adapter_sites: Literal["sublayer", "layer"] = "sublayer",
         adapter_init: Literal["near-identity", "linear", "large"] = "near-identity",
+        adapter_skip: bool = True,
         copy_embeddings: bool = False,
         prior: Literal["uniform", "learned"] = "uniform",
         context_format: dict[str, Any] | None = None,
@@ -42,6 +43,7 @@ class PolyReplyConfig(PretrainedConfig):
         self.adapter_activation = adapter_activation
         self.adapter_sites = adapter_sites
         self.adapter_init = adapter_init
+        self.adapter_skip = adapter_skip
         self.copy_embeddings = copy_embeddings
         self.prior = prior
         self.context_format = context_format or {}

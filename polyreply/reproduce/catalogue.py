@@ -25,6 +25,7 @@ TITLES = {
     "table-architecture": "Multi-adapter against multi-decoder: parameters and BLEU2-F",
     "figure-scaling": "Beam search against the multi-decoder model for several K",
     "figure-bound": "The theorem: deviation from 1/K on unseen samples against what it allows",
+    "table-starvation": "When Hard-EM starves, and EqHard-EM from the same beginning (beyond the paper)",
     "table-settings": "EqHard-EM with one setting changed at a time (beyond the paper)",
     "table-ours": "Recipes of ours against EqHard-EM (beyond the paper)",
     "mode-recovery": "Whether the decoders find the ten acts of smalltalk (beyond the paper)",

@@ -18,8 +18,13 @@ EQSOFT = Variant("EqSoft-EM", "eqsoft-em")
 """Ours: balanced and soft at first, cooled until it is nearly hard (`cooling.py`)."""
 HARD_AUTHORS = Variant("Hard-EM, authors' initialisation", "hard-em", {"model.adapter_init": "linear"})
 """Adapters that begin as PyTorch's linear layers do."""
-HARD_LARGE = Variant("Hard-EM, large initialisation", "hard-em", {"model.adapter_init": "large"}, rate_of=HARD_AUTHORS)
-"""Three times as wide: untrained decoders talk nonsense, and those that are trained first take all."""
+HARD_NO_SKIP = Variant(
+    "Hard-EM, no skip connection",
+    "hard-em",
+    {"model.adapter_init": "linear", "model.adapter_skip": False},
+)
+"""The authors' initialisation in adapters that keep nothing of what they are given: untrained decoders talk nonsense,
+and those that are trained first take all."""
 HARD_LEARNED = Variant("Hard-EM, learned prior", "hard-em", {"model.prior": "learned"}, rate_of=HARD)
 """Its prior learns whom most samples went to, and sends them more."""
 

@@ -31,6 +31,8 @@ from polyreply.training.recipe import MINI, TrainRecipe
 from polyreply.training.view import View
 
 _DIGEST = 12
+_UNWRITTEN = (("adapter_skip", True),)
+"""Settings of models that recipes once did not have, as it was before: so that trainings from then still count."""
 
 
 class Diverged(TrainingError):
@@ -150,6 +152,7 @@ class Workshop:
         recipe = _recipe(tuple(as_overrides(given)))
         tree = to_tree(recipe)
         made_from = {**tree, "data": data.name, "out": "", "backbone": str(backbone).removeprefix(f"{self.folder}/")}
+        made_from["model"] = {name: value for name, value in tree["model"].items() if (name, value) not in _UNWRITTEN}
         del made_from["model"]["backbone"]
         made_from |= {**self._weights(backbone), **revision("training")}
         make = partial(self._train, recipe)

@@ -37,7 +37,10 @@ class ModelSettings:
     """An adapter after each sublayer of the decoder, or one after each layer."""
     adapter_init: Literal["near-identity", "linear", "large"] = "near-identity"
     """How adapters start; `linear` is PyTorch's default for linear layers, as the paper's authors have it; `large` is
-    three times as wide, and makes untrained decoders talk nonsense."""
+    three times as wide."""
+    adapter_skip: bool = True
+    """Adapters add to what they are given, as in the paper's text. If false (with `adapter_init: linear`) they keep
+    nothing of it, untrained decoders talk nonsense, and Hard-EM starves them."""
     copy_embeddings: bool = False
     """Full decoders: each with an embedding of its own."""
     prior: Literal["uniform", "learned"] = "uniform"
@@ -47,6 +50,8 @@ class ModelSettings:
         """Values that make no model."""
         if self.num_decoders < 1:
             yield f"num_decoders is {self.num_decoders}; use 1 or more"
+        if not self.adapter_skip and self.adapter_init == "near-identity":
+            yield "adapter_init is near-identity, which adapters without adapter_skip cannot be; use linear"
 
 
 @dataclass(frozen=True)

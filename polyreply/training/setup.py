@@ -104,6 +104,7 @@ def _settings(recipe: TrainRecipe) -> dict[str, Any]:
         "adapter_size",
         "adapter_sites",
         "adapter_init",
+        "adapter_skip",
         "copy_embeddings",
         "prior",
     )

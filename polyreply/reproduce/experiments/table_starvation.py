@@ -1,0 +1,77 @@
+"""table-starvation: from which beginnings Hard-EM starves its decoders, and what EqHard-EM makes of the same ones."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from polyreply.reproduce.catalogue import Experiment
+from polyreply.reproduce.claims import Claim, best, check, within
+from polyreply.reproduce.lab import Lab, Variant
+from polyreply.reproduce.result import Findings
+from polyreply.reproduce.score_table import score_table
+from polyreply.reproduce.stage import Stage
+from polyreply.reproduce.usage_table import usage_table
+from polyreply.reproduce.variants import EQHARD, HARD, HARD_AUTHORS, HARD_LEARNED, HARD_NO_SKIP, changed, without_twins
+
+_LARGE = {"model.adapter_init": "large"}
+_NO_SKIP = changed(EQHARD, "no skip connection", HARD_NO_SKIP.settings)
+_PAIRS = (
+    (HARD, EQHARD),
+    (HARD_AUTHORS, replace(changed(EQHARD, "authors' initialisation", HARD_AUTHORS.settings), rate_of=EQHARD)),
+    (
+        replace(changed(HARD, "large initialisation", _LARGE), rate_of=HARD_AUTHORS),
+        replace(changed(EQHARD, "large initialisation", _LARGE), rate_of=EQHARD),
+    ),
+    (HARD_NO_SKIP, _NO_SKIP),
+)
+"""From a beginning where untrained decoders talk as stage 1 does to one where they talk nonsense."""
+_LONGER = 4
+"""How many times as many EM steps the row has that is trained for longer."""
+CLAIMS = (
+    Claim(
+        "Hard-EM leaves at least half untrained where untrained decoders talk nonsense (percent starved)",
+        "ours, after Figure 2b",
+        within(HARD_NO_SKIP.name, "starved", at_least=50),
+    ),
+    Claim(
+        "EqHard-EM leaves none untrained there", "ours, after Figure 2c", within(_NO_SKIP.name, "starved", at_most=0)
+    ),
+    *(
+        Claim(
+            f"There, EqHard-EM has the better {told}",
+            "ours, after Table 2",
+            best(_NO_SKIP.name, number, (_NO_SKIP.name, HARD_NO_SKIP.name)),
+        )
+        for number, told in {"bleu1_f": "BLEU1-F", "bleu2_f": "BLEU2-F", "dist2": "Dist-2"}.items()
+    ),
+)
+
+
+def rows(lab: Lab) -> list[Variant]:
+    """Both methods from each beginning, and Hard-EM with a learned prior and trained for longer."""
+    steps = _LONGER * lab.preset.stage_2.steps
+    longer = replace(changed(HARD_AUTHORS, f"{_LONGER} times the EM steps", {"steps": steps}), rate_of=HARD_AUTHORS)
+    return without_twins(lab, [*itertools.chain(*_PAIRS), HARD_LEARNED, longer])
+
+
+def _needs(lab: Lab) -> Sequence[Stage]:
+    return lab.all_scores(rows(lab))
+
+
+def _report(lab: Lab, folder: Path) -> Findings:
+    variants = rows(lab)
+    drawn = [HARD, HARD_AUTHORS, HARD_NO_SKIP, HARD_LEARNED, _NO_SKIP]
+    usage = usage_table(lab, variants, folder, [one.name for one in drawn])
+    scored = score_table(lab, "What their replies are worth", variants, baseline=EQHARD.name)
+    return Findings(
+        [usage.table, scored.table],
+        [usage.picture],
+        check(CLAIMS, scored.numbers, test=scored.test),
+        usage.diverged,
+        {"usage": usage.numbers, "shares": usage.shares, **scored.tree()},
+        scored.signatures,
+    )
+
+
+EXPERIMENT = Experiment(_needs, _report)
