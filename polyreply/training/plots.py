@@ -56,8 +56,12 @@ def plot_assignment(usages: Mapping[str, Mapping[str, Any]], path: Path) -> None
     over = _deviation_over(usages)
     figure = _figure(path, (max(4.5, 1.2 + 3.4 * len(usages)), 3.8))
     panels = figure.subplots(1, len(usages), sharey=True, squeeze=False)[0]
+    drawn = set[int]()
     for axes, (name, usage) in zip(panels, usages.items(), strict=True):
-        _draw_bars(axes, usage, over)
+        num_decoders = _draw_bars(axes, usage, over)
+        if num_decoders not in drawn:  # once for all panels, whose names may be long
+            axes.legend(loc="lower right", bbox_to_anchor=(1.02, 0.985), frameon=False, fontsize=9)
+        drawn.add(num_decoders)
         axes.set_title(name, loc="left", fontsize=11)
         axes.set_xlabel("decoder")
     panels[0].set_ylabel(f"assigned share, mean ± std over {over} (%)")
@@ -102,8 +106,8 @@ def _draw_lines(figure: Any, axes: Any, steps_P: list[int], percent_PK: Floats) 
         figure.colorbar(ScalarMappable(Normalize(0, num_decoders - 1), colours), ax=axes, label="decoder", pad=0.02)
 
 
-def _draw_bars(axes: Any, usage: Mapping[str, Any], over: str) -> None:
-    """Whiskers end at 0 and 100 %: the deviation of hard assignments is larger than their mean."""
+def _draw_bars(axes: Any, usage: Mapping[str, Any], over: str) -> int:
+    """Whiskers end at 0 and 100 %: the deviation of hard assignments is larger than their mean. Returns K."""
     mean_K, std_K = _mean_and_std(usage, over)
     below_K, above_K = np.minimum(std_K, mean_K), np.minimum(std_K, 100 - mean_K)
     whiskers = {"ecolor": "0.25", "elinewidth": 1.1, "capsize": min(4, 40 / len(mean_K))}
@@ -112,7 +116,7 @@ def _draw_bars(axes: Any, usage: Mapping[str, Any], over: str) -> None:
     _dress(axes)
     axes.xaxis.set_major_locator(_decoder_ticks(len(mean_K)))
     axes.set_xlim(-0.7, len(mean_K) - 0.3)
-    axes.legend(loc="lower right", bbox_to_anchor=(1.02, 0.985), frameon=False, fontsize=9)
+    return len(mean_K)
 
 
 def _decoder_ticks(num_decoders: int) -> Any:
