@@ -105,7 +105,7 @@ class Preset:
     reply_batch: int = 16
     """Contexts that are replied to at once."""
     seeds: tuple[int, ...] = (0, 1)
-    """Seeds of stage 2 in table-em, table-main and table-ours."""
+    """Seeds of stage 2 in table-em, table-main, table-starvation and table-ours."""
     other_seeds: tuple[int, ...] = (0,)
     """Seeds of stage 2 in the other tables and figures; those of table-em cost nothing more."""
     second_seeds: tuple[int, ...] = (0,)
