@@ -52,9 +52,11 @@ def test_what_fails_is_told_and_does_not_stop_the_rest(data, tmp_path):
     lab = open_lab(order, is_plan=True)
     lab.corpus.splits.path.parent.mkdir(parents=True)
     lab.corpus.splits.path.write_text("a file where a folder is to be")
+    heard = []
     with pytest.raises(PolyReplyError, match="splits-"):
-        make_at_once(["table-main"], order, 2, silent)
+        make_at_once(["table-main"], order, 2, lambda stage, share: heard.append(stage))
     assert lab.corpus.asked.is_made, "the final contexts need no splits"
+    assert [line for line in heard if line.startswith("splits-") and " failed; the rest goes on" in line]
 
 
 def test_a_stage_is_ready_when_needs_and_choices_are_there(tmp_path):

@@ -44,7 +44,7 @@ def make_at_once(names: Sequence[str], order: Order, jobs: int, notify: Notify) 
                     running[pool.submit(_make, order, tuple(names), stage.name)] = stage
                     notify(f"{stage.name} begins, {len(plan.missing)} stages are missing", 0.0)
                 for stage in _collect(running, failed):
-                    notify(f"{stage.name} {_told(stage)}", 1.0)
+                    notify(f"{stage.name} {_told(stage, failed)}", 1.0)
         except BrokenExecutor as error:
             unfinished = ", ".join(stage.name for stage in running.values())
             raise PolyReplyError(
@@ -82,15 +82,17 @@ def _waits(stage: Stage) -> bool:
 
 
 def _collect(running: _Running, failed: dict[str, str]) -> list[Stage]:
-    """Waits until a stage is done, and notes what went wrong; the stages that are made."""
+    """Waits until a stage is done, and notes what went wrong; the stages that are made or failed."""
     done, _ = wait(running, return_when=FIRST_COMPLETED)
     results = [(future, future.result()) for future in done]  # raises if a process died, with all that ran still noted
     found = [(running.pop(future), error) for future, error in results]
     failed |= {stage.name: error for stage, error in found if error}
-    return [stage for stage, error in found if not error]
+    return [stage for stage, _ in found]
 
 
-def _told(stage: Stage) -> str:
+def _told(stage: Stage, failed: Collection[str]) -> str:
+    if stage.name in failed:
+        return "failed; the rest goes on, and what went wrong is told at the end"
     return "diverged" if stage.diverged else f"is made, {duration(stage.seconds())}"
 
 
