@@ -7,6 +7,7 @@ import pytest
 
 from polyreply.analysis.bound import bound_curve, match_modes, posterior_error
 from polyreply.analysis.decoder_profiles import log_odds, profile_decoders, typical_words
+from polyreply.cli.reproduce import print_table
 from polyreply.em.bound import hoeffding
 from polyreply.errors import PolyReplyError
 from polyreply.reproduce import pictures
@@ -65,6 +66,15 @@ def test_a_result_as_markdown_latex_and_html(result, tmp_path):
     assert "A &amp; B &lt;i&gt;" in page and "<i>" not in page and '<span class="yes">holds</span>' in page
     assert '<b>7.25</b>*<span class="std"> ± 0.50</span>' in page and page.count("data:image/png;base64,") == 2
     assert "<nav>" in page and "<script" not in page
+
+
+def test_names_and_headings_stay_whole_on_a_narrow_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
+    headings = ["method", *(f"largest share number {column}, %" for column in range(6))]
+    print_table(Table("title", headings, [Row(["Hard-EM, a long name", *map(Number, range(6))])]))
+    shown = capsys.readouterr().out
+    assert "Hard-EM, a long name" in shown and all(f"{column}, %" in shown for column in range(6))
+    assert shown.count("largest") == shown.count("share") == shown.count(".00") == 6
 
 
 def test_texts_of_data_cannot_break_a_page():

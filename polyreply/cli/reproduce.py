@@ -1,5 +1,6 @@
 """`polyreply reproduce`."""
 
+import textwrap
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 _ALL = "all"
 _FIRST_COLUMN = 20
 """Characters of a name that stay on one line."""
+_HEADING = 8
+"""Characters of a heading that stay on one line, if there is a space to break it at."""
 
 
 def reproduce(
@@ -162,7 +165,7 @@ def _print_result(result: "Result", files: list[Path]) -> None:
     from polyreply.reproduce.render import CLAIMS
 
     for table in result.findings.tables:
-        _print_table(table)
+        print_table(table)
     if result.findings.verdicts:
         typer.echo(CLAIMS)
     width = max((len(one.outcome) for one in result.findings.verdicts), default=0) + 1
@@ -173,7 +176,13 @@ def _print_result(result: "Result", files: list[Path]) -> None:
         typer.echo(line)
 
 
-def _print_table(found: "Table") -> None:
+def _broken(heading: str) -> str:
+    """A heading in short lines: long ones would leave no room for the names of the rows."""
+    parts = heading.replace("-", "-\n", 1).split("\n")
+    return "\n".join(line for part in parts for line in textwrap.wrap(part, _HEADING, break_long_words=False))
+
+
+def print_table(found: "Table") -> None:
     """A table without lines, as wide as its numbers need; the paper's rows are dim."""
     from rich.console import Console
     from rich.markup import escape
@@ -183,9 +192,10 @@ def _print_table(found: "Table") -> None:
 
     shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="underline")
     for place, (heading, right) in enumerate(zip(found.headings, to_the_right(found), strict=True)):
-        words = heading.replace("-", "-\n", 1).replace(" pairs", "\npairs") if right else heading
-        longest = max((len(_text(row.cells[place])) for row in found.rows), default=0)
-        least = min(longest, _FIRST_COLUMN) if place == 0 else None
+        words = _broken(heading) if right else heading
+        texts = [words, *(_text(row.cells[place]) for row in found.rows)]
+        longest = max(len(line) for text in texts for line in text.split("\n"))
+        least = longest if right else min(longest, _FIRST_COLUMN) if place == 0 else None
         justify: Literal["right", "left"] = "right" if right else "left"
         shown.add_column(escape(words), justify=justify, no_wrap=right, overflow="fold", min_width=least)
     for row in found.rows:
