@@ -68,12 +68,14 @@ def _report(lab: Lab, folder: Path) -> Findings:
     drawn = [HARD, HARD_AUTHORS, HARD_NO_SKIP, HARD_LEARNED, _NO_SKIP]
     usage = usage_table(lab, [*variants, longer(lab)], folder, [one.name for one in drawn])
     scored = score_table(lab, "What their replies are worth", variants, baseline=EQHARD.name)
+    trained = [one for one in variants if one.name in scored.numbers]
+    shares = {one.name: [lab.usage(one, seed)["share"] for seed in lab.seeds(one)] for one in trained}
     return Findings(
         [usage.table, scored.table],
         [usage.picture],
         check(CLAIMS, scored.numbers, test=scored.test),
         usage.diverged,
-        {"usage": usage.numbers, "shares": usage.shares, **scored.tree()},
+        {"usage": usage.numbers, "shares": usage.shares, "shares_per_seed": shares, **scored.tree()},
         scored.signatures,
     )
 
