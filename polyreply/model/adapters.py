@@ -37,9 +37,9 @@ class AdapterStack(nn.Module):
         inner_size: int,
         router: Router,
         *,
-        activation: str = "relu",
-        init: AdapterInit = "near-identity",
-        skip: bool = True,
+        activation: str,
+        init: AdapterInit,
+        skip: bool,
     ) -> None:
         super().__init__()
         self.w2_KDH = nn.Parameter(torch.empty(num_decoders, model_size, inner_size))

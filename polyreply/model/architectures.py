@@ -37,14 +37,17 @@ def insert_adapters(backbone: Any, config: PolyReplyConfig, router: Router) -> n
         sites += [layer] if config.adapter_sites == "layer" else [part(layer, path) for path in family.sublayers]
     model_size = int(backbone.get_input_embeddings().weight.shape[1])
     inner_size = config.adapter_size or model_size // 2
-    settings: Any = {
-        "activation": config.adapter_activation,
-        "init": config.adapter_init,
-        "skip": config.adapter_skip,
-    }
     stacks = nn.ModuleList()
     for site in sites:
-        stack = AdapterStack(config.num_decoders, model_size, inner_size, router, **settings)
+        stack = AdapterStack(
+            config.num_decoders,
+            model_size,
+            inner_size,
+            router,
+            activation=config.adapter_activation,
+            init=config.adapter_init,
+            skip=config.adapter_skip,
+        )
         site.register_forward_hook(stack.hook)
         stacks.append(stack)
     return stacks

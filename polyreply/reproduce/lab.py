@@ -193,6 +193,15 @@ class Lab:
                     break
         return found
 
+    def trained(self, variants: Iterable[Variant]) -> tuple[list[Variant], list[str]]:
+        """The variants whose trainings did not diverge, and what became of the others; raises if all did."""
+        variants = list(variants)
+        diverged = self.diverged(variants)
+        found = [variant for variant in variants if variant.name not in diverged]
+        if not found:
+            raise Diverged(f"{next(iter(diverged.values()))}, and so did all others; use a lower learning rate")
+        return found, list(diverged.values())
+
     def tried(self, variant: Variant) -> list[Stage]:
         """The trainings by which its learning rate is chosen; none if there is no choice."""
         if variant.rate_of:

@@ -14,7 +14,6 @@ from polyreply.reproduce.claims import Significance
 from polyreply.reproduce.lab import Lab, Variant
 from polyreply.reproduce.paper import Published
 from polyreply.reproduce.result import Number, Row, Table
-from polyreply.reproduce.workshop import Diverged
 
 RESAMPLES = 10_000
 """For the p-values of claims, which may be multiplied by how many systems were tried."""
@@ -66,10 +65,7 @@ def score_table(
 
     A variant whose training diverged has a row that says so, and no numbers.
     """
-    diverged = lab.diverged(variants)
-    trained = [variant for variant in variants if variant.name not in diverged]
-    if not trained:
-        raise Diverged(f"{next(iter(diverged.values()))}, and so did all others; use a lower learning rate")
+    trained, diverged = lab.trained(variants)
     systems = {variant.name: lab.scored(variant) for variant in trained}
     baseline = baseline if baseline in systems else None
     comparison = compare_systems(list(systems.values()), baseline=baseline, notify=lab.workshop.notify)
@@ -86,7 +82,7 @@ def score_table(
     if published:
         notes.append(f"The paper's numbers are of its {published.source}, on {published.dataset}.")
     rates = {variant.name: lab.learning_rate(variant) for variant in trained if variant.is_trained_by_em}
-    notes += [*training_notes(lab, trained), *(f"Diverged: {told}." for told in diverged.values())]
+    notes += [*training_notes(lab, trained), *(f"Diverged: {told}." for told in diverged)]
     numbers = {variant.name: {**_means(systems[variant.name]), **_usage(lab, variant)} for variant in trained}
     return Scored(Table(title, headings, rows, notes), numbers, comparison, rates)
 

@@ -13,7 +13,6 @@ import numpy as np
 from polyreply.reproduce.lab import Lab, Variant
 from polyreply.reproduce.result import Number, Picture, Row, Table
 from polyreply.reproduce.score_table import starved, training_notes
-from polyreply.reproduce.workshop import Diverged
 from polyreply.training.plots import plot_assignment
 from polyreply.training.run_log import read
 
@@ -49,10 +48,7 @@ def usage_table(lab: Lab, variants: Sequence[Variant], folder: Path, drawn: Coll
     """Trains the variants, where that is not done, and draws all or some in `assignment.png`; the first seed counts."""
     seed = lab.preset.seeds[0]
     lab = lab.with_seeds((seed,))
-    diverged = lab.diverged(variants)
-    trained = [one for one in variants if one.name not in diverged]
-    if not trained:
-        raise Diverged(f"{next(iter(diverged.values()))}, and so did all others; use a lower learning rate")
+    trained, diverged = lab.trained(variants)
     usages = {one.name: lab.usage(one, seed) for one in trained}
     panels = {_short(name): usage for name, usage in usages.items() if drawn is None or name in drawn}
     plot_assignment(panels or usages, folder / "assignment.png")
@@ -66,7 +62,7 @@ def usage_table(lab: Lab, variants: Sequence[Variant], folder: Path, drawn: Coll
         Picture("assignment.png", caption),
         numbers,
         {name: list(usage["share"]) for name, usage in usages.items()},
-        [f"Diverged: {told}." for told in diverged.values()],
+        [f"Diverged: {told}." for told in diverged],
     )
 
 

@@ -75,7 +75,7 @@ def _report(lab: Lab, folder: Path) -> Findings:
         [usage.picture],
         check(CLAIMS, scored.numbers, test=scored.test),
         usage.diverged,
-        {"usage": usage.numbers, "shares": usage.shares, "shares_per_seed": shares, **scored.tree()},
+        {"usage": usage.numbers, "shares": shares, **scored.tree()},
         scored.signatures,
     )
 
