@@ -17,7 +17,7 @@ from polyreply.progress import silent
 from polyreply.reproduce.jobs import make_at_once, ready_stages
 from polyreply.reproduce.run import Order, open_lab, plan_for, reproduce
 from polyreply.reproduce.variants import EQHARD, NUCLEUS
-from polyreply.reproduce.workshop import Workshop
+from polyreply.reproduce.workshop import Diverged, Workshop
 
 SMALL = ("seeds=[0,1]", "stage_1.steps=10", "rates.adapters=[1e-2,3e-2]", "rates.select=mixture_nll", "contexts=4")
 NAMES = ["table-main", "table-efficiency"]
@@ -69,6 +69,19 @@ def test_a_stage_is_ready_when_needs_and_choices_are_there(tmp_path):
     assert ready_stages([second, third, timed]) == [second]
     workshop.make(second)
     assert ready_stages([third, timed]) == [third]
+
+
+def test_nothing_is_begun_on_a_training_that_diverged_after_the_plan_was_made(tmp_path):
+    def diverge(path):
+        path.mkdir()
+        raise Diverged("too hot")
+
+    workshop = Workshop(tmp_path)
+    first = workshop.planned("first", {}, diverge)
+    second = workshop.planned("second", {}, lambda path: path.mkdir(), [first])
+    with pytest.raises(Diverged):
+        workshop.make(first)
+    assert first.is_made and not ready_stages([second])
 
 
 def test_what_waits_for_a_choice_of_learning_rates_is_not_begun(data, tmp_path):

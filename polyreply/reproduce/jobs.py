@@ -73,6 +73,8 @@ def ready_stages(missing: Iterable[Stage]) -> list[Stage]:
 def _is_ready(stage: Stage) -> bool:
     if any(map(_waits, stage.needs)) or (stage.is_provisional and not stage.is_trial):
         return False
+    if any(need.diverged for need in stage.needs):  # since the plan was made
+        return False
     return all(other.is_made for other in (*stage.needs, *(() if stage.is_trial else stage.choices)))
 
 
