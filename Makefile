@@ -31,7 +31,7 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 docs: $(STAMP)
-	$(BIN)/python -m polyreply.cli.reference docs
+	$(BIN)/python -m tools.docs docs
 
 bench: $(STAMP)
 	$(BIN)/polyreply bench data

@@ -3,12 +3,12 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from polyreply.api import PolyReply, Reply
     from polyreply.data.dialogue import Dialogue
     from polyreply.data.prepare import PrepareConfig, prepare
     from polyreply.data.read import read_dialogues
-    from polyreply.model.config import PolyReplyConfig
-    from polyreply.model.polyreply_model import PolyReplyModel
+    from polyreply.models.config import PolyReplyConfig
+    from polyreply.models.polyreply_model import PolyReplyModel
+    from polyreply.reply import PolyReply, Reply
 
 __version__ = "0.1.0"
 __all__ = [
@@ -25,11 +25,11 @@ __all__ = [
 
 _HOMES = {
     "Dialogue": "polyreply.data.dialogue",
-    "PolyReply": "polyreply.api",
-    "PolyReplyConfig": "polyreply.model.config",
-    "PolyReplyModel": "polyreply.model.polyreply_model",
+    "PolyReply": "polyreply.reply",
+    "PolyReplyConfig": "polyreply.models.config",
+    "PolyReplyModel": "polyreply.models.polyreply_model",
     "PrepareConfig": "polyreply.data.prepare",
-    "Reply": "polyreply.api",
+    "Reply": "polyreply.reply",
     "prepare": "polyreply.data.prepare",
     "read_dialogues": "polyreply.data.read",
 }

@@ -10,22 +10,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from polyreply.api import PolyReply
 from polyreply.config import as_overrides, load_recipe
 from polyreply.data.chitchat import SCREENED
 from polyreply.data.dialogue import Dialogue
 from polyreply.data.prepare import PrepareConfig, prepare
 from polyreply.data.read import read_dialogues
+from polyreply.files import write_files
 from polyreply.metrics import evaluate
 from polyreply.metrics.comparison import Comparison, compare_systems
 from polyreply.metrics.plot import draw
-from polyreply.metrics.scores import Scores, write_together
+from polyreply.metrics.scores import Scores
 from polyreply.metrics.systems import System
-from polyreply.model.shipped import SHIPPED
+from polyreply.models.shipped import SHIPPED
 from polyreply.progress import Notify, silent
-from polyreply.responses.job import response_row
-from polyreply.train import train
+from polyreply.reply import PolyReply
+from polyreply.reply_file import response_row
 from polyreply.training import plots
+from polyreply.training.loop import train
 from polyreply.training.recipe import TrainRecipe
 from polyreply.training.view import View
 
@@ -83,7 +84,7 @@ def run_demo(
     files = {out / "replies.json": json.dumps(replies, indent=2, ensure_ascii=False).encode()}
     if plots.can_plot():
         files[out / "quality-diversity.png"] = draw(comparison, ".png")
-    write_together(files, overwrite=True)
+    write_files(files, overwrite=True)
     return Demo(out, replies, comparison)
 
 
@@ -119,7 +120,7 @@ def _scored(out: Path, model: PolyReply, name: str, held_out: Sequence[Dialogue]
     scores = evaluate(responses, [list(dialogue.responses) for dialogue in held_out], system=name)
     place = name.replace(" ", "-").lower()
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    write_together({out / "responses" / f"{place}.jsonl": text.encode()}, overwrite=True)
+    write_files({out / "responses" / f"{place}.jsonl": text.encode()}, overwrite=True)
     scores.save(out / "scores" / f"{place}.json", overwrite=True)
     return scores
 

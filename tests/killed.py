@@ -20,7 +20,7 @@ context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(
     [
         "killed",
-        "polyreply.train",
+        "polyreply.training.loop",
         "transformers.models.t5.modeling_t5",
         "matplotlib.backends.backend_agg",
         "scipy.stats",
@@ -53,7 +53,7 @@ def _train(folder, settings, resume, kill_at, moments):
     import torch
 
     from polyreply.config import load_recipe
-    from polyreply.train import train
+    from polyreply.training.loop import train
     from polyreply.training.recipe import TrainRecipe
 
     torch.set_num_threads(1)

@@ -5,9 +5,9 @@ from functools import cache
 import torch
 from transformers import GenerationConfig, T5Config, T5ForConditionalGeneration
 
-from polyreply.api import PolyReply
 from polyreply.data.tokenizer import train_tokenizer
-from polyreply.model.polyreply_model import PolyReplyModel
+from polyreply.models.polyreply_model import PolyReplyModel
+from polyreply.reply import PolyReply
 
 SENTENCES = ["I finally passed my driving test!", "How are you today?", "What a lovely day it is.", "No way, really?"]
 

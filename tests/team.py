@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from polyreply.config import load_recipe
+from polyreply.em import em_step as em_steps
 from polyreply.errors import PolyReplyError
-from polyreply.train import train
-from polyreply.training import em_steps
+from polyreply.training.loop import train
 from polyreply.training.recipe import TrainRecipe
 from polyreply.training.view import SilentView
 

@@ -111,7 +111,7 @@ def test_the_resolved_recipe_loads_back_to_itself(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "path", sorted(Path(__file__).parent.parent.glob("recipes/prepare-*.yaml")), ids=lambda path: path.name
+    "path", sorted(Path(__file__).parent.parent.glob("polyreply/recipes/prepare-*.yaml")), ids=lambda path: path.name
 )
 def test_every_shipped_recipe_loads(path):
     load_recipe(PrepareConfig, path)

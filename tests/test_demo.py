@@ -13,7 +13,7 @@ from polyreply.data import chitchat
 from polyreply.data.overlap import exact_key
 from polyreply.data.prepare import PrepareConfig, prepare
 from polyreply.errors import ModelFolderError
-from polyreply.model.shipped import shipped_folder
+from polyreply.models.shipped import shipped_folder
 
 ROOT = Path(__file__).parent.parent
 
@@ -60,7 +60,7 @@ def test_nobody_has_said_the_messages():
 
 
 def test_its_data_are_those_of_the_recipe():
-    assert load_recipe(PrepareConfig, ROOT / "recipes" / "prepare-chitchat.yaml") == demo.CHITCHAT
+    assert load_recipe(PrepareConfig, ROOT / "polyreply" / "recipes" / "prepare-chitchat.yaml") == demo.CHITCHAT
 
 
 def test_the_shipped_model_is_small_whole_and_has_a_card():
@@ -74,7 +74,7 @@ def test_the_shipped_model_is_small_whole_and_has_a_card():
 
 
 def test_a_package_without_its_model_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr("polyreply.model.shipped.FOLDER", tmp_path)
+    monkeypatch.setattr("polyreply.models.shipped.FOLDER", tmp_path)
     with pytest.raises(ModelFolderError, match="no model is shipped with this version; train one, or name a model"):
         PolyReply.from_pretrained("shipped")
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "polyreply"
 STAGES = (
-    "errors progress folders config data metrics model em decoding api responses training train analysis "
-    "demo reproduce bench cli"
+    "errors progress files config distributed data metrics models em decoding reply reply_shards reply_file training "
+    "analysis demo experiments bench cli"
 ).split()
-DATA = {"py", "shipped"}
-"""What is in the package's folder and no code: the marker py.typed, and the shipped model."""
+DATA = {"py", "shipped", "recipes"}
+"""What is in the package's folder and no code: the marker py.typed, recipes, and the shipped model."""
 
 
 def stage_of(module: str) -> int | None:

@@ -15,8 +15,8 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from polyreply.model.polyreply_model import PolyReplyModel
-from polyreply.model.score import Samples
+from polyreply.models.polyreply_model import PolyReplyModel
+from polyreply.models.score import Samples
 
 VOCABULARY = 53
 PAD, EOS = 0, 1

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from polyreply.api import PolyReply
 from polyreply.data.batches import collate
 from polyreply.data.dialogue import Dialogue
 from polyreply.data.read import read_dialogues
@@ -21,7 +20,8 @@ from polyreply.data.smalltalk import ACTS, label
 from polyreply.data.token_corpus import TokenCorpus
 from polyreply.em.e_step import Evidence, e_step
 from polyreply.em.posterior import captured, posterior
-from polyreply.model.score import Samples
+from polyreply.models.score import Samples
+from polyreply.reply import PolyReply
 
 _SEED = 11
 _MAX_NEW_TOKENS = 32

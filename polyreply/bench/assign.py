@@ -18,8 +18,8 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from polyreply.bench.timing import medians
-from polyreply.em.balanced import balanced_assignment
-from polyreply.em.flow import Floats
+from polyreply.em.solver.balanced import balanced_assignment
+from polyreply.em.solver.flow import Floats
 from polyreply.progress import Notify
 
 K = 10

@@ -70,7 +70,7 @@ def _launch(recipe: Path, number: int, steps: int) -> dict[str, float]:
 
 def main(arguments: Sequence[str]) -> None:
     """One process: trains a few steps and, if it is the main one, prints what they took."""
-    from polyreply.train import Run
+    from polyreply.training.loop import Run
 
     with Run(load_recipe(TrainRecipe, Path(arguments[0]))) as run:
         run.steps.step()  # memory is laid out

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyreply.api import PolyReply
 from polyreply.data.batches import collate
 from polyreply.data.token_corpus import TokenCorpus
 from polyreply.data.token_report import split_files
 from polyreply.em.assign import assign
 from polyreply.em.e_step import e_step
-from polyreply.model.score import Samples
+from polyreply.models.score import Samples
 from polyreply.progress import Notify
+from polyreply.reply import PolyReply
 
 LENGTHS = (2, 4, 8, 16)
 

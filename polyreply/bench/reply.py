@@ -18,7 +18,7 @@ from polyreply.bench.t5_small import (
 )
 from polyreply.bench.timing import medians
 from polyreply.decoding.all_decoders import decode
-from polyreply.model.polyreply_model import PolyReplyModel
+from polyreply.models.polyreply_model import PolyReplyModel
 from polyreply.progress import Notify
 
 CURVE = (1, 5, 10, 20, 40)

@@ -15,8 +15,8 @@ from torch.nn.functional import cross_entropy
 
 from polyreply.bench.t5_small import natural_samples, t5_small
 from polyreply.bench.timing import medians, peak_growth
-from polyreply.model.polyreply_model import PolyReplyModel
-from polyreply.model.score import Samples, nll_NK
+from polyreply.models.polyreply_model import PolyReplyModel
+from polyreply.models.score import Samples, nll_NK
 from polyreply.progress import Notify
 
 BATCH, PADDED = 64, 64

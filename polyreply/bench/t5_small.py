@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, T5Config, T5ForConditionalGeneration
 
-from polyreply.model.polyreply_model import PolyReplyModel
-from polyreply.model.score import Samples
+from polyreply.models.polyreply_model import PolyReplyModel
+from polyreply.models.score import Samples
 
 EOS, FIRST_CODE = 1, 100
 RESPONSE_QUANTILES = (2, 4, 5, 7, 8, 9, 11, 12, 13, 15, 17, 18, 20, 23, 25, 29, 33, 37, 44, 57, 64)

@@ -75,12 +75,12 @@ def compare(
 
 def _check_places(output: Path | None, plot: Path | None, overwrite: bool) -> None:
     """Raises, before any work, when the table or the picture cannot be written."""
+    from polyreply.files import check_new_file
     from polyreply.metrics.plot import check_plot
-    from polyreply.metrics.scores import check_output
 
     for path in (output, plot):
         if path is not None:
-            check_output(path, overwrite)
+            check_new_file(path, overwrite)
     if plot is not None:
         check_plot(plot)
         if output is not None and output.resolve() == plot.resolve():
@@ -119,10 +119,10 @@ def _warnings(found: "Comparison", form: str, plot: Path | None) -> list[str]:
 
 
 def _write(found: "Comparison", form: str, output: Path | None, files: dict[Path, bytes], overwrite: bool) -> None:
+    from polyreply.files import write_files
     from polyreply.metrics import table
-    from polyreply.metrics.scores import write_together
 
-    write_together(files, overwrite=overwrite)
+    write_files(files, overwrite=overwrite)
     if form == "terminal":
         table.print_terminal(found)
     elif output is None:

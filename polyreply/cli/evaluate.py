@@ -46,14 +46,15 @@ def evaluate(
       polyreply evaluate responses.jsonl -r weibo.jsonl --tokenizer characters --json
     """
     from polyreply.cli.display import print_json, progress_bar
-    from polyreply.metrics import evaluation, files, scores, tokenize
+    from polyreply.files import check_new_file
+    from polyreply.metrics import evaluation, response_files, tokenize
 
     tokenize.tokenizer_named(tokenizer, case)
     if output is not None:
-        scores.check_output(output, overwrite)
+        check_new_file(output, overwrite)
     with progress_bar() as notify:
         notify("reading", 0.0)
-        joined = files.join_files(
+        joined = response_files.join_files(
             responses, references, context_turns=context_turns, variable_k=variable_k, strict=strict
         )
         found = evaluation.evaluate(

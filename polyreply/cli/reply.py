@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from polyreply.distributed import Processes, connected, world_size
 from polyreply.errors import PolyReplyError
 from polyreply.progress import Notify, silent
-from polyreply.responses.team import Team, gathered, team_size
 
 if TYPE_CHECKING:
-    from polyreply.api import PolyReply, Reply
-    from polyreply.responses.job import Job
+    from polyreply.reply import PolyReply, Reply
+    from polyreply.reply_file import Job
 
 _OF_DECODERS = ("decoders", "mbr")
 """Ways to decode whose replies are of one decoder each; those of the others have a place."""
+_KEPT = "finished batches are kept: start the same command again to resume"
 _HELLO = "A chat: the most likely reply becomes the model's turn. /new begins anew, /quit leaves."
 
 
@@ -80,8 +81,8 @@ def reply(
     options |= {name: value for name, value in fields.items() if value is not None}
     job = _job(texts, input, output, options, context_turns, batch_size, overwrite, dtype)
     if job is not None:
-        with _says_how_to_go_on(), gathered() as team:
-            loaded = _load(model, team.device(device), dtype, team)
+        with _says_how_to_go_on(), connected(_KEPT) as team:
+            loaded = _load(model, team.own_device(device), dtype, team)
             _reply_to_file(loaded, job, model, as_json, team)
         return
     loaded = _load(model, device, dtype)
@@ -146,9 +147,9 @@ def _job(
 ) -> "Job | None":
     """The work on files, if that is what was asked for."""
     if input is None and output is None:
-        if team_size() > 1:
+        if world_size() > 1:
             raise PolyReplyError(
-                f"expected --input and --output, the work that {team_size()} processes can share, found neither; name "
+                f"expected --input and --output, the work that {world_size()} processes can share, found neither; name "
                 "the files, or start one process"
             )
         return None
@@ -156,7 +157,7 @@ def _job(
         raise PolyReplyError("--input and --output go together: name the dialogue file and the file to write")
     if texts:
         raise PolyReplyError("expected messages or --input, found both; leave out one of them")
-    from polyreply.responses.job import Job
+    from polyreply.reply_file import Job
 
     job = Job(input, output, options, context_turns, batch_size, overwrite, dtype)
     job.check()
@@ -170,36 +171,36 @@ def _says_how_to_go_on() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if os.environ.get("RANK", "0") == "0":
-            typer.echo("finished batches are kept: start the same command again, and it goes on", err=True)
+            typer.echo(_KEPT, err=True)
         raise
 
 
-def _progress(team: Team) -> AbstractContextManager[Notify]:
+def _progress(team: Processes) -> AbstractContextManager[Notify]:
     """A progress bar on the main process."""
     from polyreply.cli.display import progress_bar
 
     return progress_bar() if team.is_main else nullcontext(silent)
 
 
-def _load(name: str, device: str, dtype: str | None, team: Team | None = None) -> "PolyReply":
-    with _progress(team or Team()) as notify:
+def _load(name: str, device: str, dtype: str | None, team: Processes | None = None) -> "PolyReply":
+    with _progress(team or Processes()) as notify:
         notify("loading the model", 0.0)
         from transformers.utils import logging
 
-        from polyreply.api import PolyReply
+        from polyreply.reply import PolyReply
 
         logging.disable_progress_bar()
         return PolyReply.from_pretrained(name, device=device, dtype=dtype)
 
 
-def _reply_to_file(model: "PolyReply", job: "Job", name: str, as_json: bool, team: Team) -> None:
+def _reply_to_file(model: "PolyReply", job: "Job", name: str, as_json: bool, team: Processes) -> None:
     from polyreply.cli.display import print_json
     from polyreply.data.records import BadRows
-    from polyreply.responses.job import reply_to_file
+    from polyreply.reply_file import reply_to_file
 
     bad_rows = BadRows()
     with _progress(team) as notify:
-        report = reply_to_file(model, job, model_name=name, bad_rows=bad_rows, notify=notify, team=team)
+        report = reply_to_file(model, job, model_name=name, bad_rows=bad_rows, notify=notify, processes=team)
     if not team.is_main:
         return
     if bad_rows.count:
@@ -220,7 +221,7 @@ def _print_replies(
     """Batch by batch, as the messages come."""
     import json
 
-    from polyreply.responses.job import response_row
+    from polyreply.reply_file import response_row
 
     messages, done = iter(texts), 0
     while batch := list(islice(messages, batch_size)):

@@ -10,9 +10,9 @@ import typer
 from polyreply.errors import PolyReplyError
 
 if TYPE_CHECKING:
-    from polyreply.reproduce.plan import Plan
-    from polyreply.reproduce.result import Number, Result, Table
-    from polyreply.reproduce.run import Order
+    from polyreply.experiments.plan import Plan
+    from polyreply.experiments.result import Number, Result, Table
+    from polyreply.experiments.run import Order
     from polyreply.training.recipe import TrainRecipe
     from polyreply.training.view import View
 
@@ -60,14 +60,14 @@ def reproduce(
       polyreply reproduce table-em figure-assignment seeds=[0,1,2] stage_2.steps=400
       polyreply reproduce all --preset paper --data data/weibo --dry-run
     """
-    from polyreply.reproduce.catalogue import TITLES
+    from polyreply.experiments.catalogue import TITLES
 
     if list_names:
         _print_list(TITLES, as_json)
         return
     names, overrides = _split(arguments or [])
     overrides += [f"rates.select={select}"] if select else []
-    from polyreply.reproduce.run import Order, open_lab, plan_for
+    from polyreply.experiments.run import Order, open_lab, plan_for
 
     order = Order(data, preset, out, tuple(overrides))
     found = plan_for(open_lab(order, is_plan=True), names)
@@ -75,7 +75,7 @@ def reproduce(
     if dry_run:
         return
     if jobs > 1:
-        from polyreply.reproduce.jobs import make_at_once
+        from polyreply.experiments.jobs import make_at_once
 
         make_at_once(names, order, jobs, _Lines())
     _run(names, order, as_json)
@@ -83,7 +83,7 @@ def reproduce(
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     """The names, each once, and the settings."""
-    from polyreply.reproduce.catalogue import TITLES, check_name
+    from polyreply.experiments.catalogue import TITLES, check_name
 
     names = [argument for argument in arguments if "=" not in argument]
     if not names:
@@ -120,9 +120,9 @@ def _print_plan(found: "Plan", order: "Order", jobs: int, as_json: bool) -> None
 
 def _run(names: list[str], order: "Order", as_json: bool) -> None:
     from polyreply.cli.display import print_json
-    from polyreply.reproduce.run import open_lab
-    from polyreply.reproduce.run import reproduce as run
-    from polyreply.reproduce.workshop import Diverged
+    from polyreply.experiments.cache import Diverged
+    from polyreply.experiments.run import open_lab
+    from polyreply.experiments.run import reproduce as run
 
     results, failed = {}, []
     for name in names:
@@ -162,7 +162,7 @@ def _show(recipe: "TrainRecipe") -> "AbstractContextManager[View]":
 
 
 def _print_result(result: "Result", files: list[Path]) -> None:
-    from polyreply.reproduce.render import CLAIMS
+    from polyreply.experiments.render import CLAIMS
 
     for table in result.findings.tables:
         print_table(table)
@@ -188,7 +188,7 @@ def print_table(found: "Table") -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from polyreply.reproduce.render import to_the_right
+    from polyreply.experiments.render import to_the_right
 
     shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="underline")
     for place, (heading, right) in enumerate(zip(found.headings, to_the_right(found), strict=True)):

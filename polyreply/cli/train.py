@@ -70,7 +70,7 @@ def _print_recipe(recipe: "TrainRecipe") -> None:
 
 
 def _run(recipe: "TrainRecipe", *, resume: bool, allow_changes: bool) -> Path:
-    from polyreply.train import train as run
+    from polyreply.training.loop import train as run
     from polyreply.training.view import TrainingView
 
     if _rank() != 0:  # of several processes only the first one speaks
@@ -114,9 +114,9 @@ def _all_find(error: Exception) -> bool:
 
     if isinstance(error, RecipeError | MissingExtraError):
         return True
+    from polyreply.distributed import MainFailedError, NotSharedError
     from polyreply.training.alarms import CollapseError
-    from polyreply.training.endings import TrainingError
-    from polyreply.training.processes import MainFailedError, NotSharedError
+    from polyreply.training.interrupts import TrainingError
 
     return isinstance(error, TrainingError | CollapseError | NotSharedError | MainFailedError)
 
@@ -128,7 +128,7 @@ def _says_how_to_go_on(out: str) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, SystemExit):
         if _rank() == 0:
-            from polyreply.training.endings import resume_command
+            from polyreply.training.interrupts import resume_command
 
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             begun = Path(out, "recipe.yaml").is_file()

@@ -21,7 +21,7 @@ from polyreply.data.resplit import draw_together
 from polyreply.data.sources import SPLITS, Source, Split, find_sources
 from polyreply.data.workspace import Workspace
 from polyreply.errors import DataError
-from polyreply.folders import building, check_target
+from polyreply.files import check_new_folder, new_folder
 from polyreply.progress import Notify, silent
 
 SCHEMA = 1
@@ -97,9 +97,9 @@ def prepare(
     """
     inputs, out = [inputs] if isinstance(inputs, str) else list(inputs), Path(out)
     config = check_recipe(config or PrepareConfig())
-    check_target(out, overwrite, made_by_us=lambda folder: (folder / "report.json").is_file())
+    check_new_folder(out, overwrite, made_by_us=lambda folder: (folder / "report.json").is_file())
     sources = find_sources(inputs, config.seed)
-    with building(out, overwrite) as scratch:
+    with new_folder(out, overwrite) as scratch:
         finished = scratch / "out"
         finished.mkdir()
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from polyreply.errors import DataError
-from polyreply.folders import building, check_target
+from polyreply.files import check_new_folder, new_folder
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -176,13 +176,13 @@ def _train_byte_bpe(texts: Iterable[str], vocab_size: int) -> "Tokenizer":
 def save_tokenizer(tokenizer: "PreTrainedTokenizerBase", out: Path, *, overwrite: bool = False) -> None:
     """Save a tokenizer into a folder that is complete or absent; `overwrite` replaces an earlier tokenizer only."""
     check_tokenizer_target(out, overwrite)
-    with building(out, overwrite) as scratch:
+    with new_folder(out, overwrite) as scratch:
         tokenizer.save_pretrained(scratch / "out")
 
 
 def check_tokenizer_target(out: Path, overwrite: bool = False) -> None:
     """Say at once, before any work, when a tokenizer may not be saved there."""
-    check_target(out, overwrite, made_by_us=lambda folder: (folder / "tokenizer.json").is_file())
+    check_new_folder(out, overwrite, made_by_us=lambda folder: (folder / "tokenizer.json").is_file())
 
 
 def load_tokenizer(name_or_folder: str | Path) -> "PreTrainedTokenizerBase":

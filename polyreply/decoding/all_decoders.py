@@ -14,15 +14,15 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from polyreply.decoding import t5_step
-from polyreply.decoding.parts import in_parts, pad_left, prompt_length
+from polyreply.decoding.batching import in_parts, pad_left, prompt_length
 from polyreply.decoding.response import Response
 from polyreply.decoding.settings import Decoding, decoding_of
-from polyreply.decoding.steps import Step, StockStep
-from polyreply.model.memory import Memory
-from polyreply.model.packed import packed
-from polyreply.model.polyreply_model import PolyReplyModel
-from polyreply.model.rows import Rows
-from polyreply.model.score import wide
+from polyreply.decoding.step import Step, StockStep
+from polyreply.models.memory import Memory
+from polyreply.models.packed import packed
+from polyreply.models.polyreply_model import PolyReplyModel
+from polyreply.models.rows import Rows
+from polyreply.models.score import wide
 
 
 @torch.no_grad()

@@ -7,8 +7,8 @@ from torch import Tensor
 from transformers import Cache, DynamicCache, EncoderDecoderCache
 from transformers.cache_utils import DynamicLayer
 
-from polyreply.model.polyreply_model import PolyReplyModel
-from polyreply.model.rows import Rows
+from polyreply.models.polyreply_model import PolyReplyModel
+from polyreply.models.rows import Rows
 
 _FIRST_CAPACITY = 16
 

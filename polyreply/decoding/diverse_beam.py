@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from polyreply.decoding.baselines import check_single_decoder, searched
+from polyreply.decoding.batching import in_parts, pad_left, prompt_length
 from polyreply.decoding.cache import RowCaches
-from polyreply.decoding.parts import in_parts, pad_left, prompt_length
 from polyreply.decoding.response import Response
 from polyreply.decoding.settings import Decoding, decoding_of
+from polyreply.decoding.single_decoder import check_single_decoder, searched
 from polyreply.errors import PolyReplyError
-from polyreply.model.memory import Memory
-from polyreply.model.polyreply_model import PolyReplyModel
-from polyreply.model.rows import Rows
-from polyreply.model.score import wide
+from polyreply.models.memory import Memory
+from polyreply.models.polyreply_model import PolyReplyModel
+from polyreply.models.rows import Rows
+from polyreply.models.score import wide
 
 
 @torch.no_grad()

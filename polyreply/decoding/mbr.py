@@ -19,13 +19,13 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from polyreply.decoding.all_decoders import decode
-from polyreply.decoding.baselines import sampled
 from polyreply.decoding.response import Response
 from polyreply.decoding.settings import decoding_of
+from polyreply.decoding.single_decoder import sampled
 from polyreply.errors import PolyReplyError
 from polyreply.metrics.bleu import Floats, matches, sentence_bleu
 from polyreply.metrics.ngrams import Block, grams
-from polyreply.model.polyreply_model import PolyReplyModel
+from polyreply.models.polyreply_model import PolyReplyModel
 
 SAMPLES, SHARE, BETA = 8, 0.7, 2.0
 """Defaults. A smaller nucleus than for single samples: candidates should be good, and stand for what is likely."""

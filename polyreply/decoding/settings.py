@@ -1,7 +1,7 @@
 """How to decode: a Transformers GenerationConfig, of which every field is either honoured or refused.
 
 Settings for beam search are refused too: who gives them expects something else than the K decoders do. Those that come
-with a backbone never get here, because a K-decoder model does not take them over (`polyreply.model.generation`).
+with a backbone never get here, because a K-decoder model does not take them over (`polyreply.models.generation`).
 """
 
 from dataclasses import dataclass

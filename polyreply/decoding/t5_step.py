@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyreply.decoding.steps import Step
-from polyreply.model.adapters import RoutedAdapters
-from polyreply.model.families import part
-from polyreply.model.memory import Memory
-from polyreply.model.packed import Linear, packed_linear
-from polyreply.model.polyreply_model import PolyReplyModel
-from polyreply.model.rows import Rows
+from polyreply.decoding.step import Step
+from polyreply.models.adapters import RoutedAdapters
+from polyreply.models.families import part
+from polyreply.models.memory import Memory
+from polyreply.models.packed import Linear, packed_linear
+from polyreply.models.polyreply_model import PolyReplyModel
+from polyreply.models.rows import Rows
 
 _FIRST_CAPACITY = 32
 

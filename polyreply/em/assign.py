@@ -13,9 +13,9 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from polyreply.em.balanced import balanced_assignment
 from polyreply.em.posterior import Floats, Ints, log_joint, normalise
-from polyreply.em.sinkhorn import sinkhorn
+from polyreply.em.solver.balanced import balanced_assignment
+from polyreply.em.solver.sinkhorn import sinkhorn
 from polyreply.errors import PolyReplyError
 
 Method = Literal["soft-em", "hard-em", "eqhard-em", "eqrandom-fixed", "eqrandom-dynamic", "eqsoft-em"]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from polyreply.model.polyreply_model import PolyReplyModel
-from polyreply.model.score import Limits, Reduce, Samples, nll_NK
+from polyreply.models.polyreply_model import PolyReplyModel
+from polyreply.models.score import Limits, Reduce, Samples, nll_NK
 
 
 @dataclass(frozen=True)

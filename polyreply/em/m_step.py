@@ -9,8 +9,8 @@ Legend: N samples, K decoders.
 import torch
 from torch import Tensor
 
-from polyreply.model.polyreply_model import PolyReplyModel
-from polyreply.model.score import Limits, Samples, backward_nll
+from polyreply.models.polyreply_model import PolyReplyModel
+from polyreply.models.score import Limits, Samples, backward_nll
 
 
 def token_mass(samples: Samples, weights_NK: Tensor) -> Tensor:

@@ -6,10 +6,6 @@ renamed.
 """
 
 import gzip
-import os
-import tempfile
-from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,8 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from polyreply.errors import PolyReplyError
-from polyreply.folders import share
+from polyreply.files import write_file
 from polyreply.metrics.signature import Signature
 
 SCHEMA_VERSION = 1
@@ -70,45 +65,9 @@ class Scores:
         """Writes the file, complete or not at all; compressed if its name ends in .gz."""
         values = {name: np.round(column, _DECIMALS).tolist() for name, column in self.per_context.items()}
         text = msgspec.json.encode({**self.summary(), "per_context": values}) + b"\n"  # NaN becomes null
-        write_atomically(path, gzip.compress(text, mtime=0) if path.name.endswith(".gz") else text, overwrite=overwrite)
+        write_file(path, gzip.compress(text, mtime=0) if path.name.endswith(".gz") else text, overwrite=overwrite)
 
 
 def harmonic_mean(precision: float, recall: float) -> float:
     """F of P and R; 0 when both are."""
     return 2 * precision * recall / (precision + recall) if precision + recall > 0 else 0.0
-
-
-def check_output(path: Path, overwrite: bool) -> None:
-    """Raises one clear line when a file may not be written there, or its folder neither is there nor can be made."""
-    if path.is_dir():
-        raise PolyReplyError(f"{path}: expected a file to write, found a folder; name a file in it")
-    if path.exists() and not overwrite:
-        raise PolyReplyError(f"{path}: the output exists; name another one, or say --overwrite to replace it")
-    above = next(folder for folder in path.absolute().parents if folder.exists())
-    if not above.is_dir():
-        raise PolyReplyError(f"{path}: expected a folder at {above}, found a file; name another place to write to")
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise PolyReplyError(f"{path}: expected a folder one may write to, found {above}; name another place")
-
-
-def write_atomically(path: Path, data: bytes, *, overwrite: bool = False) -> None:
-    """Puts a file in its place at once, so that nobody ever reads half of it."""
-    write_together({path: data}, overwrite=overwrite)
-
-
-def write_together(files: Mapping[Path, bytes], *, overwrite: bool = False) -> None:
-    """Puts several files in their places when all of them are written; none when one cannot be."""
-    for path in files:
-        check_output(path, overwrite)
-    with ExitStack() as cleaning:
-        written = []
-        for path, data in files.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-            cleaning.callback(Path(name).unlink, missing_ok=True)
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(data)
-            share(Path(name))
-            written.append((Path(name), path))
-        for temporary, path in written:
-            temporary.replace(path)

@@ -5,9 +5,7 @@ It is a folder `step-00000100` with `weights.safetensors` (what is trained), `op
 also says which run it is of, and the digests of the files beside it that it needs.
 """
 
-import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from polyreply.errors import PolyReplyError
-from polyreply.folders import building, share
+from polyreply.files import digest, give_default_permissions, new_folder, sync
 
 SCHEMA_VERSION = 3
 _FILES = ("weights.safetensors", "optimizer.safetensors", "extra.safetensors", "state.json")
@@ -59,7 +57,7 @@ class Checkpoint:
 def write_checkpoint(target: Path, checkpoint: Checkpoint) -> None:
     """Writes a checkpoint and has it on disk; whoever looks finds all of it or nothing."""
     with _writing(target):
-        with building(target, overwrite=target.exists()) as scratch:
+        with new_folder(target, overwrite=target.exists()) as scratch:
             made = scratch / "out"
             made.mkdir()
             _write(made, checkpoint)
@@ -99,12 +97,12 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
     with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
-        share(temporary)
+        give_default_permissions(temporary)
         sync(temporary)
-        digest = _digest(temporary)
+        found = digest(temporary)
         temporary.replace(path)
         sync(path.parent)
-    return digest
+    return found
 
 
 def load_tensors(path: Path, digest: str) -> dict[str, Tensor]:
@@ -131,15 +129,6 @@ def take_over(model: torch.nn.Module, tensors: Mapping[str, Tensor], *, trained:
             own[name].copy_(tensor)
 
 
-def sync(path: Path) -> None:
-    """Waits until the disk has a file, or the names in a folder."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 @contextmanager
 def _writing(target: Path) -> Iterator[None]:
     """A full disk or a folder that cannot be written becomes one clear line."""
@@ -159,19 +148,14 @@ def _write(made: Path, checkpoint: Checkpoint) -> None:
     known = {name: getattr(checkpoint, name) for name in ("step", "beside", "state")}
     known |= {"schema_version": SCHEMA_VERSION, "origin": vars(checkpoint.origin)}
     (made / "state.json").write_text(json.dumps(known), encoding="utf-8")
-    digest = {name: _digest(made / name) for name in _FILES}
-    (made / "digest.json").write_text(json.dumps(digest), encoding="utf-8")
+    digests = {name: digest(made / name) for name in _FILES}
+    (made / "digest.json").write_text(json.dumps(digests), encoding="utf-8")
     for path in made.iterdir():
-        share(path)
+        give_default_permissions(path)
         sync(path)
     sync(made)
 
 
 def _check_digest(path: Path, expected: str) -> None:
-    if _digest(path) != expected:
+    if digest(path) != expected:
         raise ValueError(f"{path.name} is not what was written")
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "blake2b").hexdigest()

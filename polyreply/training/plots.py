@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from polyreply.errors import PolyReplyError
+from polyreply.files import write_file
 from polyreply.metrics.plot import check_plot
-from polyreply.metrics.scores import Floats, write_atomically
+from polyreply.metrics.scores import Floats
 
 _BAR, _EQUAL_SHARE, _DARK = "#4a78b5", "#c8441b", "0.15"
 _NAMED_COLOURS = 10
@@ -166,4 +167,4 @@ def _save(figure: Any, path: Path) -> None:
     kind = path.suffix[1:].lower()
     metadata = {"Software": None} if kind == "png" else None
     figure.savefig(stream, format=kind, dpi=160, metadata=metadata)
-    write_atomically(path, stream.getvalue(), overwrite=True)
+    write_file(path, stream.getvalue(), overwrite=True)

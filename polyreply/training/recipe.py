@@ -7,7 +7,7 @@ from typing import Literal
 from polyreply.data.context_format import ContextFormat
 from polyreply.em.assign import Cost, temperature_at
 from polyreply.metrics.tokenize import TokenizerName
-from polyreply.model.backbones import MiniConfig
+from polyreply.models.backbones import MiniConfig
 from polyreply.training.alarms import AlarmSettings
 
 AnyMethod = Literal["mle", "eqhard-em", "soft-em", "hard-em", "eqrandom-fixed", "eqrandom-dynamic", "eqsoft-em"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from polyreply.config import load_recipe, save_recipe, to_tree
 from polyreply.errors import PolyReplyError
-from polyreply.training.checkpoint import sync
+from polyreply.files import sync
 from polyreply.training.checkpoint_folder import found_in
 from polyreply.training.recipe import TrainRecipe
 

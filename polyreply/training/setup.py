@@ -9,21 +9,21 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from polyreply.api import PolyReply
 from polyreply.data.batches import BucketedStream, DrawStream, SampleStream, collate
 from polyreply.data.context_format import ContextFormat
 from polyreply.data.token_corpus import TokenCorpus
 from polyreply.data.token_report import split_files, texts_of
 from polyreply.data.tokenizer import load_tokenizer, train_tokenizer
+from polyreply.distributed import Processes
 from polyreply.errors import DataError, PolyReplyError
-from polyreply.model.architectures import new_backbone
-from polyreply.model.backbones import build_mini, load_backbone
-from polyreply.model.config import PolyReplyConfig
-from polyreply.model.pretrained import read_config
-from polyreply.model.score import Samples
-from polyreply.model.shipped import SHIPPED
+from polyreply.models.architectures import new_backbone
+from polyreply.models.backbones import build_mini, load_backbone
+from polyreply.models.config import PolyReplyConfig
+from polyreply.models.pretrained import read_config
+from polyreply.models.score import Samples
+from polyreply.models.shipped import SHIPPED
 from polyreply.progress import Notify, silent
-from polyreply.training.processes import Processes
+from polyreply.reply import PolyReply
 from polyreply.training.recipe import MINI, TrainRecipe
 
 _MOST_UNKNOWN = 0.1
@@ -163,7 +163,7 @@ def _is_single_decoder(name: str) -> bool:
 
 def sample_stream(recipe: TrainRecipe, corpus: TokenCorpus, processes: Processes) -> SampleStream:
     """Stage 1: batches of similar lengths. Stage 2: random draws, because equal lengths would hide differences."""
-    place = {"seed": recipe.seed, "rank": processes.rank, "world_size": processes.number}
+    place = {"seed": recipe.seed, "rank": processes.rank, "world_size": processes.size}
     if recipe.method == "mle":
         rows = recipe.optimizer.batch_rows
         return BucketedStream(corpus.context_lengths, corpus.response_lengths, rows=rows, **place)

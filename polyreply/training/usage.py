@@ -12,7 +12,8 @@ import msgspec
 import numpy as np
 
 from polyreply.errors import PolyReplyError
-from polyreply.metrics.scores import Floats, write_atomically
+from polyreply.files import write_file
+from polyreply.metrics.scores import Floats
 from polyreply.training.record import StepRecord
 
 SCHEMA_VERSION = 1
@@ -164,7 +165,7 @@ class _Series:
 def write_usage(path: Path, summary: Mapping[str, Any]) -> None:
     """Writes `usage.json`, complete or not at all, over an earlier one."""
     lines = (msgspec.json.encode(name) + b": " + msgspec.json.encode(value) for name, value in summary.items())
-    write_atomically(path, b"{\n" + b",\n".join(lines) + b"\n}\n", overwrite=True)  # one line each, for people
+    write_file(path, b"{\n" + b",\n".join(lines) + b"\n}\n", overwrite=True)  # one line each, for people
 
 
 def read_usage(path: Path) -> dict[str, Any]:

@@ -14,11 +14,11 @@ import torch
 
 from polyreply.data.dialogue import Dialogue
 from polyreply.data.read import read_dialogues
+from polyreply.distributed import Processes
 from polyreply.em.e_step import e_step
 from polyreply.em.posterior import captured, posterior
 from polyreply.metrics import PAPER_NUMBERS, evaluate
-from polyreply.model.score import Limits
-from polyreply.training.processes import Processes
+from polyreply.models.score import Limits
 from polyreply.training.recipe import TrainRecipe
 from polyreply.training.record import ValidationRecord
 from polyreply.training.setup import Setup, autocast
@@ -76,7 +76,7 @@ class Validation:
 
     def _likelihood(self) -> dict[str, float]:
         """NLL per token of the mixture and of each sample's best decoder, and the information captured."""
-        own = self.sample_ids[self.processes.rank :: self.processes.number]
+        own = self.sample_ids[self.processes.rank :: self.processes.size]
         samples = self.setup.samples(self.setup.valid, own)  # type: ignore[arg-type]
         with autocast(self.recipe, self.setup.poly.device):
             evidence = e_step(self.setup.poly.model, samples, limits=Limits(self.recipe.optimizer.max_tokens))
@@ -96,9 +96,9 @@ class Validation:
         if not self.dialogues:
             return []
         contexts = [dialogue.context for dialogue in self.dialogues]
-        own = contexts[self.processes.rank :: self.processes.number]
+        own = contexts[self.processes.rank :: self.processes.size]
         found = self.setup.poly.reply(own, max_new_tokens=self.recipe.validation.max_new_tokens) if own else []
-        texts = self.processes.gather_texts([[reply.text for reply in replies] for replies in found], len(contexts))
+        texts = self.processes.gather_items([[reply.text for reply in replies] for replies in found], len(contexts))
         return [
             {"context": list(context), "responses": responses}
             for context, responses in zip(contexts, texts, strict=True)

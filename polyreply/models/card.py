@@ -1,0 +1,167 @@
+"""The model card: the README.md of a model folder, written from what is known. What is not known is left out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+import yaml
+
+from polyreply.models.polyreply_model import PolyReplyModel
+
+_SCORE_NAMES = {
+    "bleu1_f": "BLEU1-F",
+    "bleu1_p": "BLEU1-P",
+    "bleu1_r": "BLEU1-R",
+    "bleu2_f": "BLEU2-F",
+    "bleu2_p": "BLEU2-P",
+    "bleu2_r": "BLEU2-R",
+    "dist1": "Dist-1",
+    "dist2": "Dist-2",
+    "pairwise_bleu": "Pairwise-BLEU",
+}
+
+
+@dataclass(frozen=True)
+class Example:
+    """A context and the reply of each decoder to it."""
+
+    context: tuple[str, ...]
+    replies: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """What a model itself does not know: where it comes from and how good it is."""
+
+    title: str = ""
+    """What to call the model."""
+    name: str = ""
+    """What loads it: `PolyReply.from_pretrained(name)`."""
+    data: str = ""
+    """What it was trained on, in a sentence or a name."""
+    datasets: tuple[str, ...] = ()
+    """Names of Hugging Face datasets among the data."""
+    language: str = ""
+    """ISO code of the language it speaks."""
+    license: str = ""
+    """Identifier of the license of the weights."""
+    limits: str = ""
+    """What it cannot do and should not be used for."""
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    """The resolved recipe of the training."""
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """Scores in percent, by the names of a scores file."""
+    signature: str = ""
+    """The string that reproduces the scores."""
+    examples: tuple[Example, ...] = ()
+    """A few contexts with the reply of each decoder."""
+
+
+def model_card(model: PolyReplyModel, facts: CardFacts | None = None) -> str:
+    """The text of README.md."""
+    facts = facts or CardFacts()
+    blocks = [
+        f"---\n{yaml.safe_dump(_metadata(model, facts), sort_keys=False, allow_unicode=True)}---",
+        f"# {facts.title or f'A dialogue model with {model.num_decoders} decoders'}",
+        f"One message in, {model.num_decoders} different replies out: one from each decoder, in one pass.",
+        _usage(facts.name),
+        "## The model",
+        _table(("", ""), _about(model)),
+        *_origin(facts),
+        *_quality(facts),
+        *_examples(facts.examples),
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def backbone_name(model: PolyReplyModel) -> str:
+    """The name of the backbone, without the folders of the machine it was loaded on."""
+    name = str(model.config.backbone.get("_name_or_path") or "")
+    is_path = PurePath(name).is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or "\\" in name
+    return PurePath(name.replace("\\", "/")).name if is_path else name
+
+
+def _metadata(model: PolyReplyModel, facts: CardFacts) -> dict[str, Any]:
+    """The front matter that the Hugging Face hub reads."""
+    name = backbone_name(model)
+    known: dict[str, Any] = {
+        "library_name": "polyreply",
+        "pipeline_tag": "text2text-generation" if model.config.is_encoder_decoder else "text-generation",
+        "tags": ["polyreply", "dialogue", "diverse-generation", model.config.architecture],
+        "language": facts.language,
+        "license": facts.license,
+        "base_model": name if "/" in name else "",
+        "datasets": list(facts.datasets),
+    }
+    return {key: value for key, value in known.items() if value}
+
+
+def _usage(name: str) -> str:
+    return (
+        "```python\nfrom polyreply import PolyReply\n\n"
+        f'model = PolyReply.from_pretrained("{name or "path/or/name/of/this/model"}")\n'
+        'for reply in model.reply("I finally passed my driving test!"):\n'
+        "    print(reply.decoder, reply.logprob, reply.text)\n```"
+    )
+
+
+def _about(model: PolyReplyModel) -> list[tuple[str, str]]:
+    config = model.config
+    name = backbone_name(model)
+    kind = config.backbone["model_type"]
+    rows = [
+        ("backbone", f"{name} ({kind})" if name else kind),
+        ("architecture", config.architecture),
+        ("decoders (K)", str(config.num_decoders)),
+        ("parameters", f"{sum(parameter.numel() for parameter in model.parameters()):,}"),
+        ("of which the decoders' own", f"{sum(parameter.numel() for parameter in model.decoder_parameters()):,}"),
+        ("prior over decoders", config.prior),
+        ("longest context", f"{config.format().max_context_tokens} tokens"),
+    ]
+    if config.architecture == "multi-adapter":
+        rows.insert(3, ("adapters", f"one after each {config.adapter_sites}, inner size {_inner_size(model)}"))
+    return rows
+
+
+def _inner_size(model: PolyReplyModel) -> int:
+    return model.config.adapter_size or model.model_size // 2
+
+
+def _origin(facts: CardFacts) -> list[str]:
+    blocks = []
+    if facts.data:
+        blocks += ["## Data", facts.data]
+    if facts.limits:
+        blocks += ["## Limits", facts.limits]
+    if facts.recipe:
+        text = yaml.safe_dump(dict(facts.recipe), sort_keys=False, allow_unicode=True)
+        blocks += ["## Recipe", f"```yaml\n{text}```"]
+    return blocks
+
+
+def _quality(facts: CardFacts) -> list[str]:
+    if not facts.scores:
+        return []
+    rows = [(_SCORE_NAMES.get(name, name), f"{value:.2f}") for name, value in facts.scores.items()]
+    blocks = ["## Scores", _table(("score", "%"), rows)]
+    return [*blocks, f"Signature: `{facts.signature}`"] if facts.signature else blocks
+
+
+def _examples(examples: Sequence[Example]) -> list[str]:
+    blocks = ["## Example replies"] if examples else []
+    for example in examples:
+        blocks.append("\n".join(f"> {_one_line(turn)}  " for turn in example.context))
+        blocks.append(_table(("decoder", "reply"), [(str(k), reply) for k, reply in enumerate(example.replies)]))
+    return blocks
+
+
+def _table(headings: tuple[str, str], rows: Sequence[tuple[str, str]]) -> str:
+    lines = [f"| {a} | {b} |" for a, b in (headings, *((_one_line(a), _one_line(b)) for a, b in rows))]
+    return "\n".join([lines[0], "|---|---|", *lines[1:]])
+
+
+def _one_line(text: str) -> str:
+    """What a model says may hold anything, and must not end a table cell or become markup."""
+    escaped = "".join(f"\\{char}" if char in "\\|`*_<>[]" else char for char in text)
+    return " ".join(escaped.split())

@@ -1,0 +1,328 @@
+"""`polyreply reply`: messages, standard input, a chat in a terminal, and files that can be interrupted."""
+
+import gzip
+import io
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+
+import pytest
+from pair import SENTENCES
+from polyreply import reply_file as reply_job
+
+from polyreply.cli import main
+from polyreply.cli.reply import chat
+from polyreply.errors import PolyReplyError
+from polyreply.reply_file import Job, reply_to_file
+from polyreply.reply_shards import Parts, batch_line, part_path, part_paths
+
+MESSAGE = SENTENCES[0]
+
+
+@pytest.fixture
+def run_here(monkeypatch, capsys):
+    """Runs the command line in this process, which has torch already: its exit status, output and errors."""
+
+    def run(*arguments, stdin=""):
+        monkeypatch.setattr(sys, "argv", ["polyreply", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        monkeypatch.setenv("COLUMNS", "160")
+        with pytest.raises(SystemExit) as end:
+            main.run()
+        return end.value.code or 0, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def dialogues(tmp_path, write_rows):
+    rows = [{"context": f"{text} {n}", "response": "x"} for n in range(3) for text in SENTENCES[:3]]
+    rows[4]["context"] = ["How are you?", "Fine. And you?"]
+    return write_rows(tmp_path / "in.jsonl", rows), [row["context"] for row in rows]
+
+
+def rows_of(path):
+    data = path.read_bytes()
+    return [json.loads(line) for line in (gzip.decompress(data) if path.suffix == ".gz" else data).splitlines()]
+
+
+def as_row(context, replies):
+    columns = {"responses": "text", "decoders": "decoder", "logprobs": "logprob"}
+    return {"context": context, **{name: [getattr(one, field) for one in replies] for name, field in columns.items()}}
+
+
+# --- messages and standard input
+
+
+def test_help_answers_without_heavy_imports():
+    script = (
+        "import sys; sys.argv[1:] = ['reply', '--help']\n"
+        "from polyreply.cli.main import run\n"
+        "try: run()\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "heavy = {'torch', 'transformers', 'pyarrow', 'numpy', 'msgspec'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "polyreply reply" in done.stdout.split("Examples:")[1]
+
+
+def test_messages_become_rows_of_json(polyreply, folder, model):
+    done = polyreply("reply", MESSAGE, SENTENCES[1], "--model", folder, "--json", "--max-new-tokens", 4)
+    assert done.returncode == 0, done.stderr
+    expected = [as_row(text, model.reply([text], max_new_tokens=4)[0]) for text in (MESSAGE, SENTENCES[1])]
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    for one, other in zip(found, expected, strict=True):
+        assert one == {**other, "logprobs": pytest.approx(other["logprobs"], abs=1e-4)}
+
+
+def test_lines_of_standard_input_become_tables(run_here, folder, model):
+    status, shown, errors = run_here("reply", "--model", folder, stdin=f"{MESSAGE}\n\n{SENTENCES[1]}\n")
+    assert status == 0, errors
+    assert shown.index(MESSAGE) < shown.index(SENTENCES[1])
+    assert shown.count("log-probability") == 2
+    best = max(model.reply(MESSAGE), key=lambda one: one.logprob)
+    assert f"{best.logprob:.1f}" in shown
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--input", "a.jsonl", "--output", "b.jsonl"], "a.jsonl: there is no such file"),
+        (["hello", "--model", "nothing/at/all"], "no model at nothing/at/all"),
+        (["--model", "MODEL"], "expected a message as an argument or lines on standard input, found none"),
+        (["hello", "--model", "MODEL", "--decode", "magic"], "expected decode to be one of"),
+        (["hello", "--model", "MODEL", "--temperature", "0.5"], "add do_sample=True (--sample)"),
+        (["--input", "in.jsonl"], "--input and --output go together"),
+        (["hello", "--input", "a", "--output", "b"], "expected messages or --input, found both"),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_one_clear_line(run_here, tmp_path, monkeypatch, folder, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    status, shown, errors = run_here("reply", *(folder if one == "MODEL" else one for one in arguments))
+    assert status == 2 and shown == ""
+    [line] = errors.strip().splitlines()
+    assert line.startswith("error: ") and message in line
+    assert not list(tmp_path.iterdir())
+
+
+# --- the chat
+
+
+def talk(model, *messages, **options):
+    """The turns of a chat, and what it said beside the tables."""
+    left, said = list(messages), []
+
+    def ask(prompt):
+        if not left:
+            raise EOFError
+        return left.pop(0)
+
+    return chat(model, options, ask, said.append), said
+
+
+def test_the_chat_keeps_the_turns_and_takes_the_likeliest_reply(model, capsys):
+    turns, said = talk(model, "Hello", "", "And you?")
+    first = max(model.reply("Hello"), key=lambda one: one.logprob).text
+    second = max(model.reply(("Hello", first, "And you?")), key=lambda one: one.logprob).text
+    assert turns == ["Hello", first, "And you?", second]
+    assert f"bot> {first}" in said and capsys.readouterr().out.count("log-probability") == 2
+
+
+def test_the_chat_can_begin_anew_and_be_left(model):
+    assert len(talk(model, "Hello", "/new", "Bye")[0]) == 2
+    assert len(talk(model, "Hello", "/quit", "Bye")[0]) == 2
+
+
+def test_a_terminal_gets_a_chat_and_ctrl_d_leaves_it(folder):
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "polyreply", "reply", "--model", str(folder)]
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True)
+    os.close(theirs)
+    try:
+        assert "/quit leaves" in until(ours, "you> ")
+        os.write(ours, b"Hello\n")
+        assert "log-probability" in until(ours, "you> ")
+        os.write(ours, b"\x04")
+        assert process.wait(timeout=30) == 0
+    finally:
+        process.kill()
+        os.close(ours)
+
+
+def until(terminal, mark, seconds=60):
+    """What a terminal shows, up to a mark."""
+    shown, end = "", time.monotonic() + seconds
+    while mark not in shown:
+        assert time.monotonic() < end, shown
+        if select.select([terminal], [], [], 1.0)[0]:
+            shown += os.read(terminal, 4096).decode(errors="replace")
+    return shown
+
+
+# --- files
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "deep/out.jsonl.gz"])
+def test_a_file_in_and_a_file_out(run_here, tmp_path, folder, model, dialogues, name):
+    path, contexts = dialogues
+    with path.open("ab") as stream:
+        stream.write(b"{bad row\n")
+    arguments = ("reply", "-i", path, "-o", tmp_path / name, "--model", folder, "--batch-size", 4, "--json")
+    status, shown, errors = run_here(*arguments)
+    assert status == 0, errors
+    assert json.loads(shown) == {"output": str(tmp_path / name), "rows": 9, "resumed_after": 0}
+    assert "1 bad rows were left out; the first: line 10, not JSON" in errors
+    rows = rows_of(tmp_path / name)
+    assert [row["context"] for row in rows] == contexts
+    assert rows[4]["responses"] == [one.text for one in model.reply(tuple(contexts[4]))]
+    assert all(row["decoders"] == [0, 1, 2] and len(row["logprobs"]) == 3 for row in rows)
+    assert [one.name for one in (tmp_path / name).parent.iterdir() if "partial" in one.name] == []
+    status, _, errors = run_here(*arguments)
+    assert status == 2 and "say --overwrite to replace it" in errors
+
+
+class Stopped(Exception):
+    pass
+
+
+class Fragile:
+    """A model that is interrupted after so many batches."""
+
+    def __init__(self, model, batches):
+        self.model, self.batches, self.seen = model, batches, []
+
+    def reply(self, contexts, **options):
+        if len(self.seen) == self.batches:
+            raise Stopped
+        self.seen.append([dialogue.context for dialogue in contexts])
+        return self.model.reply(contexts, **options)
+
+
+SAMPLED = {"do_sample": True, "seed": 3}
+
+
+def test_an_interrupted_run_goes_on_and_gives_the_same(tmp_path, model, dialogues):
+    path, _ = dialogues
+    whole, broken = (Job(path, tmp_path / name, SAMPLED, batch_size=2) for name in ("whole.jsonl", "broken.jsonl"))
+    reply_to_file(model, whole)
+    with pytest.raises(Stopped):
+        reply_to_file(Fragile(model, 2), broken)
+    part = part_path(broken.output, 0)
+    assert not broken.output.exists() and len(rows_of(part)) == 2
+    with part.open("ab") as stream:  # as if killed in the middle of the third batch's second row
+        stream.write(batch_line(2, rows_of(whole.output)[4:6])[:-20])
+    second = Fragile(model, 9)
+    assert reply_to_file(second, broken)["resumed_after"] == 4
+    assert len(second.seen) == 3
+    assert broken.output.read_bytes() == whole.output.read_bytes()
+    assert len({json.dumps(row["responses"]) for row in rows_of(whole.output)}) > 5
+    assert [one.name for one in tmp_path.iterdir() if "partial" in one.name] == []
+
+
+def test_a_killed_process_goes_on(run_here, tmp_path, folder, write_rows):
+    path = write_rows(tmp_path / "in.jsonl", [{"context": f"{MESSAGE} {n}", "response": "x"} for n in range(3000)])
+    arguments = ["reply", "-i", path, "-o", tmp_path / "out.jsonl", "--model", folder, "--batch-size", 8]
+    process = subprocess.Popen([sys.executable, "-m", "polyreply", *map(str, arguments)], stderr=subprocess.DEVNULL)
+    partial, end = tmp_path / "out.jsonl.partial.0", time.monotonic() + 60
+    while not (partial.exists() and partial.stat().st_size) and time.monotonic() < end:
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    left = partial.read_bytes().count(b"\n") * 8
+    assert 0 < left < 3000
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[: left + 5]))
+    status, shown, errors = run_here(*arguments, "--json")
+    assert status == 0, errors
+    assert json.loads(shown)["resumed_after"] == left
+    assert [row["context"] for row in rows_of(tmp_path / "out.jsonl")] == [f"{MESSAGE} {n}" for n in range(left + 5)]
+
+
+def row(context, response="mine"):
+    return {"context": context, "responses": [response], "decoders": [0], "logprobs": [0.0]}
+
+
+def test_rows_of_another_input_or_other_settings_are_not_mixed(tmp_path, model, dialogues):
+    path, contexts = dialogues
+    job = Job(path, tmp_path / "out.jsonl", {}, batch_size=1)
+    part = part_path(job.output, 0)
+    part.write_bytes(batch_line(0, [row(contexts[0])]) + batch_line(1, [row("else")]))
+    with pytest.raises(PolyReplyError, match=r"partial.0: expected the contexts of batch 2 of .*in.jsonl, found other"):
+        reply_to_file(model, job)
+    part.write_bytes(batch_line(0, [row(contexts[0])]) + batch_line(9, [row("else")]))
+    with pytest.raises(PolyReplyError, match=r"expected batches of .*in.jsonl, found more than it has"):
+        reply_to_file(model, job)
+    part.write_bytes(batch_line(0, [row(contexts[0])]))
+    with pytest.raises(Stopped):
+        reply_to_file(Fragile(model, 0), job)
+    before = {"model": "", "context_turns": 1, "batch_size": 1}
+    for settings, found in ((before | {"decode": "beam"}, "decode beam"), (before | {"batch_size": 2}, "batch_size 2")):
+        job.settings.write_text(json.dumps(settings))
+        with pytest.raises(PolyReplyError, match=rf"was begun with {found}, found"):
+            reply_to_file(model, job)
+    anew = Job(path, job.output, {}, overwrite=True)
+    assert reply_to_file(model, anew)["resumed_after"] == 0 and len(rows_of(job.output)) == 9
+
+
+def test_batches_left_by_any_number_of_processes_in_any_order_are_kept(tmp_path, model, dialogues):
+    path, contexts = dialogues
+    job = Job(path, tmp_path / "out.jsonl", {}, batch_size=2)
+    for rank, batches in ((0, (2, 0)), (11, (3,))):
+        lines = (batch_line(b, [row(context, f"{b}") for context in contexts[2 * b : 2 * b + 2]]) for b in batches)
+        part_path(job.output, rank).write_bytes(b"".join(lines) + b'{"batch": 1, "ro')
+    assert [one.name for one in part_paths(job.output)] == ["out.jsonl.partial.0", "out.jsonl.partial.11"]
+    rest = Fragile(model, 9)
+    assert reply_to_file(rest, job)["resumed_after"] == 6
+    assert [len(batch) for batch in rest.seen] == [2, 1]
+    rows = rows_of(job.output)
+    assert [one["context"] for one in rows] == contexts
+    assert [one["responses"] for one in rows[:2] + rows[4:8]] == [[f"{b}"] for b in (0, 0, 2, 2, 3, 3)]
+    assert not part_paths(job.output)
+
+
+def test_a_run_killed_while_it_joins_the_parts_has_nothing_to_do_again(tmp_path, model, dialogues):
+    path, contexts = dialogues
+    job = Job(path, tmp_path / "out.jsonl", {}, batch_size=9)
+    part_path(job.output, 1).write_bytes(batch_line(0, [row(context) for context in contexts]))
+    job.joined.write_text('{"context": "half a r')
+    assert reply_to_file(Fragile(model, 0), job)["resumed_after"] == 9
+    assert rows_of(job.output) == [row(context) for context in contexts]
+    assert [one.name for one in tmp_path.iterdir() if "partial" in one.name] == []
+
+
+def test_a_batch_that_two_runs_have_made_is_not_taken_twice(tmp_path):
+    for rank in range(2):
+        part_path(tmp_path / "out.jsonl", rank).write_bytes(batch_line(3, [row("a")]))
+    with pytest.raises(PolyReplyError, match=r"partial.1: expected each batch once, found batch 4 again"):
+        Parts(part_paths(tmp_path / "out.jsonl"))
+
+
+def test_an_input_without_rows_costs_nothing_that_is_there(tmp_path, model):
+    path = tmp_path / "in.jsonl"
+    path.write_text("{bad row\n")
+    part = part_path(tmp_path / "out.jsonl", 0)
+    part.write_bytes(batch_line(0, [row("a")]))
+    with pytest.raises(PolyReplyError, match="expected dialogue rows, found none"):
+        reply_to_file(model, Job(path, tmp_path / "out.jsonl", {}, overwrite=True))
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl.partial.0"]
+    assert rows_of(part) == [{"batch": 0, "rows": [row("a")]}]
+
+
+def test_the_input_is_never_the_output(tmp_path, dialogues):
+    path, _ = dialogues
+    for output in (path, tmp_path):
+        with pytest.raises(PolyReplyError, match="other than the input"):
+            Job(path, output, {}, overwrite=True).check()
+
+
+def test_batches_of_one_seed_draw_different_numbers(model, dialogues):
+    path, _ = dialogues
+    [first, *_] = reply_job.read_dialogues(path)
+    drawn = [reply_job._rows(model, [first], SAMPLED, number) for number in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]

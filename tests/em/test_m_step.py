@@ -1,0 +1,167 @@
+"""One optimizer step equals one for each decoder by itself, and a decoder without samples stays as it is."""
+
+import copy
+
+import pytest
+import tiny
+import torch
+
+from polyreply.em.m_step import backward_decoders, backward_prior, token_mass
+from polyreply.em.optimizer import DecoderOptimizer, learning_rate_at
+from polyreply.models.score import Limits, nll_NK
+from polyreply.training.recipe import OptimizerSettings
+
+K = 3
+VARIANTS = [("t5", {}), ("bart", {}), ("llama", {}), ("t5", {"architecture": "multi-decoder"})]
+IDS = ["t5", "bart", "llama", "t5-multi-decoder"]
+
+
+def fresh(name, **settings):
+    return copy.deepcopy(tiny.model(name, num_decoders=K, **settings))
+
+
+def hard_weights(decoders):
+    return torch.nn.functional.one_hot(torch.tensor(decoders), K).double()
+
+
+def parameters_of(model, k):
+    """The weights of decoder k by name, copied."""
+    if model.config.architecture == "multi-adapter":
+        return {name: p[k].detach().clone() for name, p in model.adapters.named_parameters()}
+    return {name: p.detach().clone() for name, p in model.decoders[k].named_parameters() if "embed_tokens" not in name}
+
+
+def take_step(model, optimizer, samples, weights, limits=None):
+    mass = token_mass(samples, weights)
+    totals = backward_decoders(model, samples, weights, mass, limits)
+    backward_prior(model, samples, weights, len(samples), limits)
+    optimizer.step((weights.sum(0) > 0).tolist(), optimizer.settings.learning_rate)
+    return totals
+
+
+@pytest.mark.parametrize("name, settings", VARIANTS, ids=IDS)
+@pytest.mark.parametrize("options", [{}, {"clip_norm": 0.05}, {"relative": True}], ids=["plain", "clipped", "relative"])
+def test_a_step_of_all_is_a_step_of_each_alone(name, settings, options):
+    samples, weights = tiny.samples(), hard_weights([0, 1, 2, 0, 1][: len(tiny.samples())])
+    together, options = fresh(name, **settings), OptimizerSettings(**options)
+    optimizer = DecoderOptimizer(together, options, train_shared=False)
+    for _ in range(2):
+        take_step(together, optimizer, samples, weights)
+    for k in range(K):
+        alone = fresh(name, **settings)
+        own = DecoderOptimizer(alone, options, train_shared=False)
+        for _ in range(2):
+            take_step(alone, own, samples, weights * torch.nn.functional.one_hot(torch.tensor(k), K))
+        for key, value in parameters_of(alone, k).items():
+            torch.testing.assert_close(parameters_of(together, k)[key], value, rtol=1e-7, atol=1e-10, msg=key)
+
+
+@pytest.mark.parametrize("name, settings", VARIANTS, ids=IDS)
+def test_a_decoder_without_samples_keeps_weights_and_moments(name, settings):
+    samples, model = tiny.samples(), fresh(name, **settings)
+    optimizer = DecoderOptimizer(model, OptimizerSettings(), train_shared=False)
+    number = len(samples)
+    take_step(model, optimizer, samples, hard_weights([i % K for i in range(number)]))
+    before = parameters_of(model, 2)
+    moments = {key: value.clone() for key, value in optimizer.state_dict().items()}
+    shared = [p.clone() for p in model.shared_parameters()]
+    others = [parameters_of(model, k) for k in (0, 1)]
+    take_step(model, optimizer, samples, hard_weights([i % 2 for i in range(number)]))
+    for key, value in parameters_of(model, 2).items():
+        assert torch.equal(value, before[key]), key
+    after = optimizer.state_dict()
+    place = {id(p): str(i) for i, p in enumerate(p for group in optimizer.adam.param_groups for p in group["params"])}
+    own = {place[id(piece)] for piece, _ in optimizer._decoders[2]}
+    for key, value in moments.items():
+        assert torch.equal(after[key], value) == (key.split(".")[0] in own), key
+    for k in (0, 1):
+        assert any(not torch.equal(value, others[k][key]) for key, value in parameters_of(model, k).items())
+    assert all(torch.equal(a, b) for a, b in zip(shared, model.shared_parameters(), strict=True))
+
+
+@pytest.mark.parametrize("name, settings", VARIANTS, ids=IDS)
+def test_small_chunks_give_the_update_of_one_large_batch(name, settings):
+    samples = tiny.samples()
+    weights = torch.rand(len(samples), K, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    models = [fresh(name, **settings) for _ in range(2)]
+    for model, limits in zip(models, (Limits(1 << 20, 1 << 24), Limits(5, 100)), strict=True):
+        take_step(model, DecoderOptimizer(model, OptimizerSettings(), train_shared=False), samples, weights, limits)
+    for k in range(K):
+        for key, value in parameters_of(models[0], k).items():
+            torch.testing.assert_close(parameters_of(models[1], k)[key], value, rtol=1e-6, atol=1e-9, msg=key)
+
+
+def test_parts_of_an_em_step_add_up_to_it():
+    """What two processes do: each its samples, with the mass of all."""
+    samples, weights = tiny.samples(), torch.rand(5, K, dtype=torch.float64)[: len(tiny.samples())]
+    mass = token_mass(samples, weights)
+    whole, parts = fresh("t5"), fresh("t5")
+    backward_decoders(whole, samples, weights, mass)
+    for index in (torch.tensor([0, 2, 4]), torch.tensor([1, 3])):
+        index = index[index < len(samples)]
+        backward_decoders(parts, samples.select(index), weights[index], mass)
+    for a, b in zip(whole.decoder_parameters(), parts.decoder_parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-9, atol=1e-12)
+
+
+def test_the_loss_is_the_weighted_nll_and_the_prior_learns_the_weights():
+    samples, model = tiny.samples(), fresh("t5", prior="learned")
+    weights = hard_weights([1] * len(samples))
+    expected = (weights * nll_NK(model, samples)).sum(0)
+    optimizer = DecoderOptimizer(model, OptimizerSettings(learning_rate=0.01), train_shared=False)
+    torch.testing.assert_close(take_step(model, optimizer, samples, weights), expected)
+
+    def prior_of_decoder_1():
+        with torch.no_grad():
+            memory = model.encode(samples.context_NS, samples.context_mask_NS)
+            return model.log_prior(memory)[:, 1].mean().item()
+
+    before = prior_of_decoder_1()
+    for _ in range(20):
+        take_step(model, optimizer, samples, weights)
+    assert prior_of_decoder_1() > before + 0.1
+
+
+def test_shared_weights_move_only_when_they_are_trained():
+    samples, model = tiny.samples(), fresh("t5")
+    shared = [p.clone() for p in model.shared_parameters()]
+    optimizer = DecoderOptimizer(model, OptimizerSettings(), train_shared=True)
+    take_step(model, optimizer, samples, hard_weights([i % K for i in range(len(samples))]))
+    assert any(not torch.equal(a, b) for a, b in zip(shared, model.shared_parameters(), strict=True))
+
+
+def test_optimizer_state_survives_saving():
+    samples, weights = tiny.samples(), hard_weights([i % K for i in range(len(tiny.samples()))])
+    first = fresh("t5")
+    optimizer = DecoderOptimizer(first, OptimizerSettings(), train_shared=False)
+    take_step(first, optimizer, samples, weights)
+    second = copy.deepcopy(first)
+    other = DecoderOptimizer(second, OptimizerSettings(), train_shared=False)
+    other.load_state_dict({key: value.clone() for key, value in optimizer.state_dict().items()})
+    for model, own in ((first, optimizer), (second, other)):
+        take_step(model, own, samples, weights)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+def test_a_relative_step_is_a_share_of_the_size_of_the_weights():
+    samples, model = tiny.samples(), fresh("t5")
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer = DecoderOptimizer(model, OptimizerSettings(learning_rate=0.02, relative=True), train_shared=True)
+    take_step(model, optimizer, samples, hard_weights([i % K for i in range(len(samples))]))
+    shared = {id(p) for p in model.shared_parameters()}
+    checked = set()
+    for name, after in model.named_parameters():
+        moved = (after - before[name]).abs().max()
+        if id(after) in shared and moved:  # Adam's first step is the learning rate wherever there is a gradient
+            size = before[name].square().mean().sqrt()
+            assert moved.item() == pytest.approx(0.02 * size.item(), rel=1e-3), name
+            checked.add(round(size.item(), 6))
+    assert len(checked) > 3
+
+
+def test_learning_rates():
+    linear = OptimizerSettings(learning_rate=1.0, schedule="linear", warmup_steps=4)
+    assert [learning_rate_at(step, 8, linear) for step in range(8)] == [0.25, 0.5, 0.75, 1.0, 1.0, 0.75, 0.5, 0.25]
+    cosine = OptimizerSettings(learning_rate=1.0, schedule="cosine")
+    assert learning_rate_at(0, 10, cosine) == 1.0 and learning_rate_at(5, 10, cosine) == pytest.approx(0.5)
+    assert learning_rate_at(7, 10, OptimizerSettings(learning_rate=0.3)) == 0.3

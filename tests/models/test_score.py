@@ -1,0 +1,150 @@
+"""Scoring against a plain loop over samples and decoders on the stock model."""
+
+import pytest
+import tiny
+import torch
+
+from polyreply.models.polyreply_model import PolyReplyModel
+from polyreply.models.score import Limits, Samples, backward_nll, nll_NK
+
+IDS = [f"{name}-{'-'.join(map(str, settings.values()))}" for name, settings in tiny.VARIANTS]
+SMALL = Limits(max_tokens=20, max_logits=3 * tiny.VOCABULARY)
+
+
+def loop_nll(model: PolyReplyModel, samples: Samples, k: int, row: int) -> torch.Tensor:
+    """One sample under one decoder through the stock model, without padding: the sum of its token NLLs."""
+    context = samples.context_NS[row][samples.context_mask_NS[row]][None]
+    response = samples.response_NT[row][samples.response_mask_NT[row]][None]
+    with model.as_decoder(k) as backbone:
+        if model.family.encoder:
+            logits = backbone(input_ids=context, labels=response).logits
+        else:
+            # Adapters act from the last context token on: the context before it is read first, without them.
+            with model.routed(None):
+                past = backbone(context[:, :-1], use_cache=True).past_key_values if context.shape[1] > 1 else None
+            logits = []
+            for token in torch.cat([context[:, -1:], response[:, :-1]], 1).T:
+                step = backbone(token[None], past_key_values=past, use_cache=True)
+                past = step.past_key_values
+                logits.append(step.logits)
+            logits = torch.cat(logits, 1)
+    return torch.nn.functional.cross_entropy(logits[0], response[0], reduction="sum")
+
+
+def loop_nll_NK(model, samples):
+    rows = [[loop_nll(model, samples, k, row) for k in range(model.num_decoders)] for row in range(len(samples))]
+    return torch.stack([torch.stack(row) for row in rows])
+
+
+@pytest.mark.parametrize("name, settings", tiny.VARIANTS, ids=IDS)
+@pytest.mark.parametrize("limits", [Limits(), SMALL], ids=["one chunk", "many chunks"])
+def test_all_decoders_at_once_equal_a_loop(name, settings, limits):
+    model, samples = tiny.model(name, **settings), tiny.samples()
+    with torch.no_grad():
+        expected = loop_nll_NK(model, samples)
+    found = nll_NK(model, samples, limits=limits)
+    torch.testing.assert_close(found, expected)
+    assert (expected[:, 0] - expected[:, 1]).abs().min() > 1e-3, "the decoders do not differ, so the test shows nothing"
+    mean = nll_NK(model, samples, reduce="mean", limits=limits)
+    torch.testing.assert_close(mean, found / samples.response_mask_NT.sum(1, keepdim=True))
+
+
+@pytest.mark.parametrize("name", tiny.BACKBONES)
+def test_left_padding_and_what_stands_in_padding_change_nothing(name):
+    model, samples = tiny.model(name), tiny.samples()
+    expected = nll_NK(model, samples)
+    flipped = Samples(
+        samples.context_NS.clone(), samples.context_mask_NS, samples.response_NT.clone(), samples.response_mask_NT
+    )
+    flipped.context_NS[~samples.context_mask_NS] = 9
+    flipped.response_NT[~samples.response_mask_NT] = 9
+    torch.testing.assert_close(nll_NK(model, flipped), expected)
+    order = torch.argsort(samples.context_mask_NS.long(), dim=1, stable=True)
+    left = Samples(samples.context_NS.gather(1, order), samples.context_mask_NS.gather(1, order), *_responses(samples))
+    assert not left.context_mask_NS[1, 0]
+    torch.testing.assert_close(nll_NK(model, left), expected)
+
+
+def _responses(samples):
+    return samples.response_NT, samples.response_mask_NT
+
+
+@pytest.mark.parametrize("name", tiny.BACKBONES)
+def test_some_decoders_and_one_sample(name):
+    model, samples = tiny.model(name), tiny.samples()
+    whole = nll_NK(model, samples)
+    torch.testing.assert_close(nll_NK(model, samples, decoders=[2, 0]), whole[:, [2, 0]])
+    torch.testing.assert_close(nll_NK(model, samples.select(torch.tensor([1]))), whole[[1]])
+
+
+def gradients(model):
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("name, settings", tiny.VARIANTS, ids=IDS)
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize("frozen", [True, False], ids=["frozen", "all trained"])
+def test_gradients_equal_those_of_a_loop(name, settings, reduce, frozen):
+    model, samples = tiny.model(name, **settings), tiny.samples()
+    for parameter in model.shared_parameters():
+        parameter.requires_grad_(not frozen)
+    weights = torch.rand(
+        len(samples), model.num_decoders, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
+    )
+    weights[weights < 0.5] = 0
+    weights[:, 1] = 0
+    lengths = samples.response_mask_NT.sum(1, keepdim=True)
+    expected_nll = loop_nll_NK(model, samples) / (lengths if reduce == "mean" else 1)
+    (expected_nll * weights).sum().backward()
+    expected = gradients(model)
+    model.zero_grad(set_to_none=True)
+    found_nll = backward_nll(model, samples, weights, reduce=reduce, limits=SMALL)
+    found = gradients(model)
+    torch.testing.assert_close(found_nll, expected_nll.detach() * (weights > 0))
+    assert set(found) <= set(expected)
+    assert any(gradient.abs().max() > 1e-3 for gradient in found.values())
+    for key, gradient in expected.items():
+        torch.testing.assert_close(found.get(key, torch.zeros_like(gradient)), gradient, rtol=1e-6, atol=1e-8, msg=key)
+
+
+def test_memory_is_bounded_by_the_limits():
+    """No piece of logits is larger than the setting, whatever N and K are."""
+    model, samples = tiny.model("t5", num_decoders=6), tiny.samples(lengths=tuple((4, 1 + n % 9) for n in range(40)))
+    seen, tokens = [], []
+    head = model.backbone.get_output_embeddings()
+    handles = [
+        head.register_forward_hook(lambda module, arguments, output: seen.append(output.numel())),
+        model.decoders[0].register_forward_hook(
+            lambda module, arguments, output: tokens.append(output[0].shape[:2].numel())
+        ),
+    ]
+    limits = Limits(max_tokens=200, max_logits=7 * tiny.VOCABULARY)
+    found = nll_NK(model, samples, limits=limits)
+    for handle in handles:
+        handle.remove()
+    assert max(seen) <= limits.max_logits and max(tokens) <= limits.max_tokens
+    assert sum(seen) == 6 * int(samples.response_mask_NT.sum()) * tiny.VOCABULARY, "padding reached the vocabulary"
+    torch.testing.assert_close(found, nll_NK(model, samples))
+
+
+def test_the_encoder_and_cross_attention_keys_run_once_for_all_decoders():
+    model, samples = tiny.model("t5", num_decoders=5), tiny.samples()
+    rows = []
+    keys = model.backbone.decoder.block[0].layer[1].EncDecAttention.k
+    handles = [
+        m.register_forward_hook(lambda m, a, out: rows.append(out.shape[0]))
+        for m in (keys, model.backbone.encoder.block[0].layer[0].SelfAttention.q)
+    ]
+    nll_NK(model, samples)
+    for handle in handles:
+        handle.remove()
+    assert rows == [len(samples)] * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_log_likelihoods_are_added_up_in_float32(dtype):
+    model, samples = tiny.model("t5", dtype=dtype), tiny.samples()
+    found = nll_NK(model, samples)
+    exact = nll_NK(tiny.model("t5"), samples).float()
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, exact, rtol=1e-5 if dtype == torch.float32 else 0.1, atol=1e-4)

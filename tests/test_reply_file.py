@@ -1,0 +1,214 @@
+"""`polyreply reply --input` in several processes: the same bytes as from one, also after a kill."""
+
+import json
+import multiprocessing
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from itertools import islice
+
+import psutil
+import pytest
+import torch
+from pair import SENTENCES
+from safetensors.torch import load_file, save_file
+
+from polyreply.cli import main
+from polyreply.cli.reply import reply
+from polyreply.distributed import Processes, connected
+from polyreply.errors import PolyReplyError
+from polyreply.reply_file import Job, _rows, _settings, reply_to_file
+from polyreply.reply_shards import batch_line, open_part, part_path, part_paths
+
+
+@pytest.fixture
+def source(tmp_path, write_rows):
+    """Writes an input of so many rows."""
+
+    def write(rows):
+        texts = (f"{SENTENCES[number % 4]} {number}" for number in range(rows))
+        return write_rows(tmp_path / "in.jsonl", ({"context": text, "response": "x"} for text in texts))
+
+    return write
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return str(probe.getsockname()[1])
+
+
+def torchrun(*arguments):
+    launcher = ("torch.distributed.run", "--nproc-per-node", 2, "--master-port", free_port(), "-m")
+    command = [sys.executable, "-m", *map(str, launcher), "polyreply", "reply", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def two_processes(folder, *arguments):
+    """What a launcher starts, without one that ends the others when a process has died; torch is imported once."""
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["polyreply.reply", "polyreply.cli.main"])
+    places = [{"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"} for rank in range(2)]
+    port = free_port()
+    processes = [server.Process(target=run_as, args=(place, port, arguments, folder)) for place in places]
+    for process in processes:
+        process.start()
+    return processes
+
+
+def run_as(place, port, arguments, folder):
+    """The command line as one of several processes; what it shows goes to a file named after its rank."""
+    os.environ |= {**place, "MASTER_PORT": port}
+    with (folder / f"shown.{place['RANK']}").open("w") as stream:
+        os.dup2(stream.fileno(), 1)
+        os.dup2(stream.fileno(), 2)
+    sys.argv = ["polyreply", "reply", *map(str, arguments)]
+    main.run()
+
+
+def shown_by(rank, folder):
+    return [line for line in (folder / f"shown.{rank}").read_text().splitlines() if line.strip()]
+
+
+def until_written(*parts, seconds=60):
+    end = time.monotonic() + seconds
+    while not all(part.exists() and part.stat().st_size for part in parts):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+class Counting:
+    """A model that knows how many batches it has replied to."""
+
+    def __init__(self, model):
+        self.model, self.batches = model, 0
+
+    def reply(self, contexts, **options):
+        self.batches += 1
+        return self.model.reply(contexts, **options)
+
+
+def test_torchrun_gives_the_bytes_of_one_process(tmp_path, folder, model, source):
+    path, one, two = source(50), tmp_path / "one.jsonl.gz", tmp_path / "two.jsonl.gz"
+    reply_to_file(model, Job(path, one, {"do_sample": True, "seed": 3}, batch_size=8))
+    options = ("--sample", "--seed", 3, "--batch-size", 8)
+    run = torchrun("-i", path, "-o", two, "--model", folder, *options)
+    shown, errors = run.communicate(timeout=120)
+    assert run.returncode == 0, errors
+    assert shown == f"50 rows written to {two}\n"
+    assert two.read_bytes() == one.read_bytes()
+    assert [one.name for one in tmp_path.iterdir() if "partial" in one.name] == []
+
+
+def test_fewer_batches_than_processes(tmp_path, folder, model, source):
+    path, one, two = source(3), tmp_path / "one.jsonl", tmp_path / "two.jsonl"
+    reply_to_file(model, Job(path, one, {}))
+    for process in two_processes(tmp_path, "-i", path, "-o", two, "--model", folder):
+        process.join(60)
+        assert process.exitcode == 0, shown_by(0, tmp_path) + shown_by(1, tmp_path)
+    assert shown_by(0, tmp_path) == [f"3 rows written to {two}"] and shown_by(1, tmp_path) == []
+    assert two.read_bytes() == one.read_bytes()
+
+
+def test_killed_processes_go_on_as_one(tmp_path, folder, model, source):
+    path, one, two = source(400), tmp_path / "one.jsonl", tmp_path / "two.jsonl"
+    run = torchrun("-i", path, "-o", two, "--model", folder, "--batch-size", 4, "--sample", "--seed", 1)
+    until_written(part_path(two, 0), part_path(two, 1))
+    for process in (*psutil.Process(run.pid).children(recursive=True), run):
+        process.kill()
+    run.communicate()
+    assert not two.exists()
+    kept = sum(part.read_bytes().count(b"\n") for part in part_paths(two))
+    assert 2 <= kept < 100
+    options = {"decode": "decoders", "k": None, "m": None, "seed": 1, "do_sample": True}
+    rest = Counting(model)
+    reply_to_file(rest, Job(path, two, options, batch_size=4), model_name=str(folder))
+    reply_to_file(model, Job(path, one, options, batch_size=4))
+    assert rest.batches == 100 - kept
+    assert two.read_bytes() == one.read_bytes()
+
+
+@pytest.mark.parametrize("launcher", ["waits", "stops the others"])
+def test_a_process_that_dies_ends_the_others_with_one_clear_line(tmp_path, folder, source, launcher):
+    output = tmp_path / "out.jsonl"
+    arguments = ("-i", source(400), "-o", output, "--model", folder, "--batch-size", 4)
+    main_process, other = two_processes(tmp_path, *arguments)
+    until_written(part_path(output, 0), part_path(output, 1))
+    other.kill()
+    if launcher == "stops the others":
+        main_process.terminate()
+    main_process.join(60)
+    assert main_process.exitcode == 2
+    [line] = shown_by(0, tmp_path)
+    assert "process" in line and "start the same command again" in line
+    assert not output.exists() and len(part_paths(output)) == 2
+    done = part_path(output, 0).read_bytes().count(b"\n")
+    assert done == 50 if launcher == "waits" else done < 50
+
+
+def test_a_run_keeps_out_of_the_way_of_one_that_still_writes(tmp_path, model, source):
+    job = Job(source(3), tmp_path / "out.jsonl", {}, overwrite=True)
+    with open_part(part_path(job.output, 1)), pytest.raises(PolyReplyError, match=r"partial.1: another run is still"):
+        reply_to_file(model, job)
+    assert reply_to_file(model, job)["rows"] == 3
+
+
+def stop_after_some_batches(model, job, name):
+    """Begins the work, as one whose process ends after two batches."""
+    job.settings.write_text(json.dumps(_settings(job, name)))
+    lines = (batch_line(number, _rows(model, batch, {}, number)) for number, batch in islice(job.batches(), 2))
+    part_path(job.output, 0).write_bytes(b"".join(lines))
+
+
+def test_rows_of_another_model_of_the_same_name_are_not_mixed(tmp_path, folder, model, source):
+    place = shutil.copytree(folder, tmp_path / "model")
+    job = Job(source(20), tmp_path / "out.jsonl", {}, batch_size=4)
+    stop_after_some_batches(model, job, str(place))
+    with pytest.raises(PolyReplyError, match="was begun with dtype None, found bfloat16"):
+        reply_to_file(model, replace(job, dtype="bfloat16"), model_name=str(place))
+    weights = load_file(place / "model.safetensors")
+    save_file({name: tensor + 1 for name, tensor in weights.items()}, place / "model.safetensors")
+    with pytest.raises(PolyReplyError, match="was begun with weights"):
+        reply_to_file(model, job, model_name=str(place))
+    shutil.rmtree(place)
+    shutil.copytree(folder, place)
+    assert reply_to_file(model, job, model_name=str(place))["resumed_after"] == 8
+
+
+def test_ctrl_c_says_that_finished_batches_are_kept(tmp_path, folder, source, monkeypatch, capsys):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("polyreply.reply_file._rows", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        reply(model=str(folder), input=source(3), output=tmp_path / "out.jsonl")
+    assert "finished batches are kept: start the same command again" in capsys.readouterr().err
+
+
+def test_several_processes_need_an_input(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(PolyReplyError, match="expected --input and --output, the work that 2 processes can share"):
+        reply(["hello"], model="nothing")
+
+
+def test_processes_that_no_launcher_has_started(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(PolyReplyError, match=r"cannot find each other .*RANK.* or unset WORLD_SIZE"), connected(""):
+        pass
+
+
+@pytest.mark.parametrize(
+    "device, gpus, expected",
+    [("auto", 4, "cuda:3"), ("cuda", 2, "cuda:1"), ("cuda:0", 4, "cuda:0"), ("cpu", 4, "cpu"), ("auto", 0, "auto")],
+)
+def test_each_process_has_its_own_gpu(monkeypatch, device, gpus, expected):
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert Processes(7, 8).own_device(device) == expected
+    assert Processes().own_device(device) == device
