@@ -1,8 +1,9 @@
-"""Recipes: small dataclasses read from strict YAML, with `key=value` overrides that always win over the file.
+"""Recipes: small dataclasses read from strict YAML, with `key=value` overrides that take precedence over the file.
 
 A recipe is any dataclass whose fields are plain values or further dataclasses. YAML holds only what differs from
-the defaults. Every problem of a recipe is reported at once: unknown keys (with the nearest valid name), wrong
+the defaults. All problems of a recipe are reported at once: unknown keys (with the nearest valid name), wrong
 types, values out of range, and values that contradict each other (a `problems()` method on the dataclass).
+Recipes in the package's `recipes/` folder can be named without a path or ending.
 """
 
 import dataclasses
@@ -16,15 +17,32 @@ from typing import Any, TypeVar
 import yaml
 
 from polyreply.errors import RecipeError
+from polyreply.files import write_file
 
 R = TypeVar("R")
+_SHIPPED = Path(__file__).parent / "recipes"
 
 
-def load_recipe(kind: type[R], path: Path | None = None, overrides: Sequence[str] = ()) -> R:
-    """Builds a recipe from a YAML file (or from the defaults alone) and `key=value` overrides.
+def shipped_recipes() -> dict[str, str]:
+    """The names of the recipes in the package, each with the first line of its description."""
+    files = sorted(_SHIPPED.glob("*.yaml"))
+    return {file.stem: file.read_text(encoding="utf-8").splitlines()[0].lstrip("# ") for file in files}
+
+
+def recipe_path(name: str | Path) -> Path:
+    """The file of a recipe: a path as it is, or the name of a recipe in the package."""
+    shipped = _SHIPPED / f"{name}.yaml"
+    if not Path(name).exists() and shipped.is_file():
+        return shipped
+    return Path(name)
+
+
+def load_recipe(kind: type[R], source: str | Path | None = None, overrides: Sequence[str] = ()) -> R:
+    """Build a recipe from a YAML file, or a shipped recipe's name, or the defaults alone, and `key=value` overrides.
 
     Raises a RecipeError that lists every problem found.
     """
+    path = None if source is None else recipe_path(source)
     tree = _read_yaml(path) if path else {}
     problems: list[str] = []
     for override in overrides:
@@ -34,7 +52,7 @@ def load_recipe(kind: type[R], path: Path | None = None, overrides: Sequence[str
 
 
 def as_overrides(settings: Mapping[str, Any]) -> list[str]:
-    """Settings by dotted names as the overrides that `load_recipe` takes."""
+    """Settings by dotted names, as the overrides that `load_recipe` takes."""
     return [f"{name}={_as_text(value)}" for name, value in settings.items()]
 
 
@@ -50,7 +68,7 @@ def _finish(recipe: R, problems: list[str], name: str) -> R:
 
 
 def check_recipe(recipe: R) -> R:
-    """A recipe made in Python, checked as one from a file is."""
+    """Check a recipe made in Python as `load_recipe` checks one from a file; the recipe with its types coerced."""
     problems: list[str] = []
     checked = _validate(type(recipe), to_tree(recipe), problems)
     return _finish(checked, problems, type(recipe).__name__)
@@ -68,15 +86,17 @@ def _plain(value: Any) -> Any:
 
 
 def save_recipe(recipe: Any, path: Path) -> None:
-    """Writes the resolved recipe, every field of it, as YAML that `load_recipe` reads back to an equal recipe."""
-    text = yaml.safe_dump(to_tree(recipe), sort_keys=False, allow_unicode=True)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    """Write the resolved recipe, every field of it, as YAML that `load_recipe` reads back to an equal recipe."""
+    write_file(path, to_yaml(recipe), overwrite=True, durable=True)
+
+
+def to_yaml(recipe: Any) -> str:
+    """The resolved recipe as YAML."""
+    return str(yaml.safe_dump(to_tree(recipe), sort_keys=False, allow_unicode=True))
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice, which YAML would resolve silently to the last one."""
+    """SafeLoader that refuses a repeated key, which YAML would resolve silently to the last value."""
 
 
 def _mapping_without_repeats(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -102,7 +122,10 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         tree = _parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise RecipeError(f"{path}: there is no such recipe; check the path") from None
+        raise RecipeError(
+            f"{path}: there is no such recipe file, and no shipped recipe of that name; the shipped ones are "
+            f"{', '.join(shipped_recipes())}"
+        ) from None
     except IsADirectoryError:
         raise RecipeError(f"{path}: expected a YAML file, found a folder") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -133,7 +156,7 @@ def _apply_override(tree: dict[str, Any], override: str, problems: list[str]) ->
 
 
 def _drop_unknown(kind: type, tree: dict[str, Any], where: str, problems: list[str]) -> None:
-    """Reports and removes the keys that `kind` does not have, so that the rest can still be checked."""
+    """Report and remove the keys that `kind` does not have, so that the rest can still be checked."""
     known = _fields(kind)
     for key in list(tree):
         if key not in known:
@@ -163,7 +186,7 @@ def _suggestion(key: str, where: str, known: Mapping[str, Any]) -> str:
 
 
 def _validate(kind: type[R], tree: dict[str, Any], problems: list[str]) -> R:
-    """The recipe; a value of the wrong type is reported and its default taken, so that the rest can be checked."""
+    """Build the recipe; a value of the wrong type is reported and replaced by its default, to check the rest."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
@@ -176,7 +199,7 @@ def _validate(kind: type[R], tree: dict[str, Any], problems: list[str]) -> R:
 
 
 def _forget(tree: dict[str, Any], place: Sequence[Any]) -> None:
-    """Removes the deepest dictionary entry on the way to a place."""
+    """Remove the deepest dictionary entry on the way to a place."""
     for index, name in enumerate(place):
         if index + 1 == len(place) or not isinstance(tree.get(name), dict):
             tree.pop(name, None)

@@ -12,8 +12,8 @@ import time
 
 import pytest
 from pair import SENTENCES
-from polyreply import reply_file as reply_job
 
+from polyreply import reply_file as reply_job
 from polyreply.cli import main
 from polyreply.cli.reply import chat
 from polyreply.errors import PolyReplyError
