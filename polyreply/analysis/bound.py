@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from polyreply.arrays import Floats
 from polyreply.em.bound import deviation, hoeffding
-from polyreply.em.posterior import Floats
 
 _SEED = 3
 

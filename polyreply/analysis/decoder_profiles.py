@@ -12,8 +12,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from polyreply.arrays import Floats
 from polyreply.metrics.diversity import questions
-from polyreply.metrics.scores import Floats
 from polyreply.metrics.tokenize import TokenizerName, tokenizer_named
 
 _TYPICAL = 1.96

@@ -16,10 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
+from polyreply.arrays import Bools
 from polyreply.data.characters import CJK, HAN, LATIN, LETTER, LETTER_OF_A_SCRIPT, SIGN, Characters
 from polyreply.data.screen import ABUSE, PERSONAL
-
-BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ class Cleaned:
 
     texts: pa.Array
     dropped_by: npt.NDArray[np.int8]
-    changed_by: dict[str, BoolArray]
+    changed_by: dict[str, Bools]
     """For each rewriting rule, the texts it changed."""
     steps: dict[str, tuple[pa.Array, pa.Array]]
     """For each rewriting rule, the texts as they came to it and as it left them."""
@@ -137,11 +136,11 @@ def reattach(texts: Sequence[str], language: Language) -> list[str]:
     return attached
 
 
-def _mask(array: pa.Array) -> BoolArray:
+def _mask(array: pa.Array) -> Bools:
     return np.asarray(array.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
-def _matches(texts: pa.Array, pattern: str, ignore_case: bool = False) -> BoolArray:
+def _matches(texts: pa.Array, pattern: str, ignore_case: bool = False) -> Bools:
     return _mask(pc.match_substring_regex(texts, pattern, ignore_case=ignore_case))
 
 
@@ -230,16 +229,16 @@ def _detached(texts: pa.Array, config: CleanConfig, language: Language) -> pa.Ar
 # Dropping rules.
 
 
-def _empty(texts: pa.Array, config: CleanConfig, language: Language) -> BoolArray:
+def _empty(texts: pa.Array, config: CleanConfig, language: Language) -> Bools:
     return ~_matches(texts, r"\S")
 
 
-def _urls(texts: pa.Array, config: CleanConfig, language: Language) -> BoolArray:
+def _urls(texts: pa.Array, config: CleanConfig, language: Language) -> Bools:
     address = r"https?\s?:\s?/|\bwww\s?\.|\b[a-z0-9-]+\.(com|org|net|cn|ly|io|co\.uk)\b|\b\S+@[a-z0-9-]+\.[a-z]"
     return _matches(texts, address, ignore_case=True)
 
 
-def _length(texts: pa.Array, config: CleanConfig, language: Language) -> BoolArray:
+def _length(texts: pa.Array, config: CleanConfig, language: Language) -> Bools:
     characters = Characters(texts)
     words, chars = characters.words(), characters.ends - characters.starts
     outside_words = (words < config.min_words) | (words > config.max_words)
@@ -247,19 +246,19 @@ def _length(texts: pa.Array, config: CleanConfig, language: Language) -> BoolArr
     return np.asarray(outside_words | outside_chars)
 
 
-def _repeated_chars(texts: pa.Array, config: CleanConfig, language: Language) -> BoolArray:
+def _repeated_chars(texts: pa.Array, config: CleanConfig, language: Language) -> Bools:
     characters = Characters(texts)
     return _has_run(characters.codes, characters.owner(), len(texts), config.max_repeated_chars)
 
 
-def _repeated_words(texts: pa.Array, config: CleanConfig, language: Language) -> BoolArray:
+def _repeated_words(texts: pa.Array, config: CleanConfig, language: Language) -> Bools:
     words = pc.utf8_split_whitespace(pc.utf8_lower(_replace(texts, r"[^\p{L}\p{N}\s]+", " ")))
     codes = words.flatten().dictionary_encode().indices.to_numpy(zero_copy_only=False)
     owner = np.repeat(np.arange(len(texts)), pc.list_value_length(words).to_numpy(zero_copy_only=False))
     return _has_run(codes, owner, len(texts), config.max_repeated_words)
 
 
-def _has_run(codes: npt.NDArray[Any], owner: npt.NDArray[Any], num_texts: int, longest: int) -> BoolArray:
+def _has_run(codes: npt.NDArray[Any], owner: npt.NDArray[Any], num_texts: int, longest: int) -> Bools:
     """Which texts hold one code more than `longest` times in a row; `owner` says whose each code is."""
     found = np.zeros(num_texts, np.bool_)
     if len(codes) > longest:
@@ -269,7 +268,7 @@ def _has_run(codes: npt.NDArray[Any], owner: npt.NDArray[Any], num_texts: int, l
     return found
 
 
-def _noise(texts: pa.Array, config: CleanConfig, language: Language) -> BoolArray:
+def _noise(texts: pa.Array, config: CleanConfig, language: Language) -> Bools:
     characters = Characters(texts)
     letters, signs = characters.count(LETTER), characters.count(SIGN)
     return np.asarray((letters == 0) | (letters < config.min_letter_share * (letters + signs)))
@@ -278,22 +277,22 @@ def _noise(texts: pa.Array, config: CleanConfig, language: Language) -> BoolArra
 _SCRIPT: dict[Language, int] = {"en": LATIN, "zh": HAN}
 
 
-def _script(texts: pa.Array, config: CleanConfig, language: Language) -> BoolArray:
+def _script(texts: pa.Array, config: CleanConfig, language: Language) -> Bools:
     if language == "any":
         return np.zeros(len(texts), np.bool_)
     characters = Characters(texts)
     return 2 * characters.count(_SCRIPT[language]) < characters.count(LETTER_OF_A_SCRIPT)
 
 
-def _personal(texts: pa.Array, config: CleanConfig, language: Language) -> BoolArray:
+def _personal(texts: pa.Array, config: CleanConfig, language: Language) -> Bools:
     return _matches(texts, PERSONAL, ignore_case=True)
 
 
-def _abuse(texts: pa.Array, config: CleanConfig, language: Language) -> BoolArray:
+def _abuse(texts: pa.Array, config: CleanConfig, language: Language) -> Bools:
     return _matches(texts, ABUSE, ignore_case=True)
 
 
-def _words(texts: pa.Array, config: CleanConfig, language: Language) -> BoolArray:
+def _words(texts: pa.Array, config: CleanConfig, language: Language) -> Bools:
     phrases = (r"\s+".join(re.escape(word) for word in phrase.split()) for phrase in config.words)
     return _matches(texts, "|".join(rf"(?:^|[^\pL\pN]){phrase}(?:[^\pL\pN]|$)" for phrase in phrases), ignore_case=True)
 

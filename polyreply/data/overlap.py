@@ -20,10 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy import sparse
 
+from polyreply.arrays import Bools, Ints
 from polyreply.data.characters import CJK
-
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 _SIGNATURE_WORDS = 4
 _EXPANSION = 4_000_000
@@ -54,10 +52,10 @@ def tokens(texts: pa.Array) -> pa.ListArray:
 class _Items:
     """Dialogues as sets of item ids, rarest first, in one flat array; items not in the index are only counted."""
 
-    item: npt.NDArray[np.int64]
-    start: IntArray
-    size: IntArray
-    unknown: IntArray
+    item: Ints
+    start: Ints
+    size: Ints
+    unknown: Ints
 
     def __len__(self) -> int:
         return len(self.size)
@@ -67,9 +65,9 @@ class _Items:
 class Matches:
     """Near-duplicates between a batch of dialogues and the indexed ones."""
 
-    probe: BoolArray
+    probe: Bools
     """Which dialogues of the batch have one."""
-    links: IntArray
+    links: Ints
     """(M, 2): number in the batch, number in the index. At least one link for each dialogue that has any."""
 
 
@@ -122,11 +120,11 @@ class NearDuplicateIndex:
                 links.append(np.column_stack([probe[same], indexed[same]]))
         return Matches(hit, np.concatenate(links))
 
-    def _needed(self, size: IntArray, other: IntArray) -> IntArray:
+    def _needed(self, size: Ints, other: Ints) -> Ints:
         """The smallest overlap that puts two dialogues of these sizes above the threshold."""
         return np.asarray(np.floor(self.threshold / 2 * (size + other) + 1e-9), np.int64) + 1
 
-    def _prefix(self, size: IntArray) -> IntArray:
+    def _prefix(self, size: Ints) -> Ints:
         """How many of its rarest items a dialogue must look at to meet every possible near-duplicate."""
         smallest_partner = np.floor(size * self.threshold / (2 - self.threshold) + 1e-9).astype(np.int64) + 1
         return np.asarray(np.clip(size - self._needed(size, smallest_partner) + 1, 0, size))
@@ -152,7 +150,7 @@ class NearDuplicateIndex:
         unknown = np.bincount(owner[~known], minlength=len(texts))
         return _pack(self._rank[place[known]], owner[known], len(texts), unknown)
 
-    def _candidates(self, probes: _Items, signature: npt.NDArray[np.uint64]) -> Iterator[tuple[IntArray, IntArray]]:
+    def _candidates(self, probes: _Items, signature: npt.NDArray[np.uint64]) -> Iterator[tuple[Ints, Ints]]:
         """Pairs that pass the prefix, position and signature filters, in bounded pieces. No true pair is missing."""
         # Unknown items come first in every order: they are the rarest of all.
         known_prefix = np.clip(self._prefix(probes.size) - probes.unknown, 0, None)
@@ -167,9 +165,7 @@ class NearDuplicateIndex:
             position = np.repeat(rank_in_known[piece], count[piece]) + probes.unknown[probe]
             yield self._filter(probes, signature, probe, position, posting)
 
-    def _filter(
-        self, probes: _Items, signature: Any, probe: IntArray, position: IntArray, posting: IntArray
-    ) -> tuple[IntArray, IntArray]:
+    def _filter(self, probes: _Items, signature: Any, probe: Ints, position: Ints, posting: Ints) -> tuple[Ints, Ints]:
         indexed = self._posting_owner[posting]
         size, other = probes.size[probe], self._items.size[indexed]
         reachable = np.minimum(size - position, other - self._posting_position[posting])
@@ -181,7 +177,7 @@ class NearDuplicateIndex:
         return probe[keep], indexed[keep]
 
 
-def _encode(words: pa.ListArray) -> tuple[IntArray, IntArray, pa.Array]:
+def _encode(words: pa.ListArray) -> tuple[Ints, Ints, pa.Array]:
     """Token codes of all texts in a row, whose each is, and the vocabulary behind the codes."""
     encoded = words.flatten().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
@@ -190,7 +186,7 @@ def _encode(words: pa.ListArray) -> tuple[IntArray, IntArray, pa.Array]:
     return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), owner, encoded.dictionary
 
 
-def _repeats(code: IntArray, owner: IntArray) -> IntArray:
+def _repeats(code: Ints, owner: Ints) -> Ints:
     """For each token, how many equal ones stand before it in its text."""
     order = np.lexsort((code, owner))
     sorted_code, sorted_owner = code[order], owner[order]
@@ -201,7 +197,7 @@ def _repeats(code: IntArray, owner: IntArray) -> IntArray:
     return repeat
 
 
-def _pack(item: IntArray, owner: IntArray, num_texts: int, unknown: IntArray) -> _Items:
+def _pack(item: Ints, owner: Ints, num_texts: int, unknown: Ints) -> _Items:
     order = np.lexsort((item, owner))
     known = np.bincount(owner, minlength=num_texts)
     start = np.r_[0, np.cumsum(known)[:-1]] if num_texts else np.zeros(0, np.int64)
@@ -222,7 +218,7 @@ def _as_matrix(items: _Items, num_items: int) -> Any:
     return sparse.csr_matrix((np.ones(len(items.item), np.int32), items.item, ends), (len(items), num_items))
 
 
-def _overlap(rows: Any, probe: IntArray, others: Any, indexed: IntArray) -> IntArray:
+def _overlap(rows: Any, probe: Ints, others: Any, indexed: Ints) -> Ints:
     """|A∩B| of each pair, a piece at a time."""
     overlap = np.zeros(len(probe), np.int64)
     for begin in range(0, len(probe), 100_000):
@@ -231,12 +227,12 @@ def _overlap(rows: Any, probe: IntArray, others: Any, indexed: IntArray) -> IntA
     return overlap
 
 
-def _ranges(lengths: IntArray) -> IntArray:
+def _ranges(lengths: Ints) -> Ints:
     """0..n-1 for each n, one after the other."""
     return np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
-def _pieces(count: IntArray, most: int) -> Iterator[slice]:
+def _pieces(count: Ints, most: int) -> Iterator[slice]:
     """Consecutive slices whose counts add up to at most `most` (or one element above it)."""
     total = np.cumsum(count)
     begin = 0

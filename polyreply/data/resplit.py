@@ -5,17 +5,15 @@ Only the components of the dialogues drawn for valid and test are worked out, so
 """
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from scipy.sparse import coo_matrix, csgraph
 
+from polyreply.arrays import Ints
 from polyreply.data.overlap import NearDuplicateIndex
 from polyreply.data.sources import Split
 from polyreply.data.workspace import Workspace
 from polyreply.progress import Notify
-
-IntArray = npt.NDArray[np.int64]
 
 _MOST_GROWTH = 10
 """Components are followed until they hold this many times the dialogues drawn; larger ones stay in train."""
@@ -23,7 +21,7 @@ _MOST_GROWTH = 10
 
 def draw_together(
     workspace: Workspace, sizes: dict[Split, int], seed: int, threshold: float, notify: Notify
-) -> dict[Split, IntArray]:
+) -> dict[Split, Ints]:
     """Dialogues for test and valid, in about the sizes asked for, without a near-duplicate left in another split."""
     drawn = workspace.draw(sum(sizes.values()), seed)
     members, links, unfinished = _follow(workspace, drawn, threshold, notify)
@@ -42,9 +40,7 @@ def draw_together(
     return {split: members[np.isin(component, names)] for split, names in chosen.items()}
 
 
-def _follow(
-    workspace: Workspace, drawn: IntArray, threshold: float, notify: Notify
-) -> tuple[IntArray, IntArray, IntArray]:
+def _follow(workspace: Workspace, drawn: Ints, threshold: float, notify: Notify) -> tuple[Ints, Ints, Ints]:
     """The drawn dialogues and all that resemble them step by step; the links; and those not followed to the end."""
     seen, frontier = np.unique(drawn), np.unique(drawn)
     links = [np.zeros((0, 2), np.int64)]
@@ -56,7 +52,7 @@ def _follow(
     return seen, np.concatenate(links), frontier
 
 
-def _links_to(workspace: Workspace, dialogues: IntArray, threshold: float, notify: Notify) -> IntArray:
+def _links_to(workspace: Workspace, dialogues: Ints, threshold: float, notify: Notify) -> Ints:
     """Every (dialogue, one of the given dialogues) that are near-duplicates."""
     wanted = pa.array(dialogues)
     parts = [batch.filter(pc.is_in(batch["dialogue"], value_set=wanted)) for batch in workspace.dialogues_of()]
@@ -73,7 +69,7 @@ def _links_to(workspace: Workspace, dialogues: IntArray, threshold: float, notif
     return np.concatenate(links)
 
 
-def _components(members: IntArray, links: IntArray) -> IntArray:
+def _components(members: Ints, links: Ints) -> Ints:
     """For each member the number of its component."""
     ends = np.searchsorted(members, links)
     graph = coo_matrix((np.ones(len(ends), np.int8), (ends[:, 0], ends[:, 1])), (len(members), len(members)))

@@ -13,13 +13,11 @@ from typing import Any
 
 import duckdb
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from polyreply.arrays import Ints
 from polyreply.data.ingest import TURN_SEPARATOR
 from polyreply.data.sources import SPLITS, Split
-
-IntArray = npt.NDArray[np.int64]
 
 MEMORY_LIMIT = "800MB"
 _KEYS = {"pairs": "pair_key", "contexts": "context_key"}
@@ -80,14 +78,14 @@ class Workspace:
         )
         self.connection.execute("DROP TABLE leaders")
 
-    def draw(self, number: int, seed: int) -> IntArray:
+    def draw(self, number: int, seed: int) -> Ints:
         """So many dialogues, drawn at random, in the order they were drawn: the same for the same seed, anywhere."""
         drawn = self.connection.sql(
             f"SELECT dialogue FROM dialogues ORDER BY md5_number('{int(seed)}:' || dialogue) LIMIT {int(number)}"
         )
         return np.asarray(drawn.fetchnumpy()["dialogue"], np.int64)
 
-    def assign_splits(self, held_out: dict[Split, IntArray]) -> None:
+    def assign_splits(self, held_out: dict[Split, Ints]) -> None:
         """Puts the given dialogues into valid and test, every other one into train, and the pairs with them."""
         chosen = pa.concat_tables(
             pa.table({"dialogue": dialogues, "split": pa.array([split] * len(dialogues), pa.string())})

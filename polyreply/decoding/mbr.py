@@ -18,12 +18,13 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
+from polyreply.arrays import Floats
 from polyreply.decoding.all_decoders import decode
 from polyreply.decoding.response import Response
 from polyreply.decoding.settings import decoding_of
 from polyreply.decoding.single_decoder import sampled
 from polyreply.errors import PolyReplyError
-from polyreply.metrics.bleu import Floats, matches, sentence_bleu
+from polyreply.metrics.bleu import matches, sentence_bleu
 from polyreply.metrics.ngrams import Block, grams
 from polyreply.models.polyreply_model import PolyReplyModel
 

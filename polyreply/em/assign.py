@@ -13,7 +13,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from polyreply.em.posterior import Floats, Ints, log_joint, normalise
+from polyreply.arrays import Floats, Ints
+from polyreply.em.posterior import log_joint, normalise
 from polyreply.em.solver.balanced import balanced_assignment
 from polyreply.em.solver.sinkhorn import sinkhorn
 from polyreply.errors import PolyReplyError

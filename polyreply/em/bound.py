@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from polyreply.em.posterior import Floats
+from polyreply.arrays import Floats
 from polyreply.errors import PolyReplyError
 
 

@@ -4,12 +4,10 @@ Legend: N samples, K decoders.
 """
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from polyreply.arrays import Floats
 from polyreply.errors import PolyReplyError
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 
 class LikelihoodError(PolyReplyError):

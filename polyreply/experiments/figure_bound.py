@@ -15,13 +15,14 @@ import numpy as np
 
 from polyreply.analysis.bound import BoundCurve, bound_curve, posterior_error
 from polyreply.analysis.recovery import held_out_ids
+from polyreply.arrays import Floats, Ints
 from polyreply.data.batches import collate
 from polyreply.data.dialogue import Dialogue
 from polyreply.data.read import read_dialogues
 from polyreply.data.smalltalk import ACTS
 from polyreply.data.token_corpus import TokenCorpus
 from polyreply.em.e_step import e_step
-from polyreply.em.posterior import Floats, Ints, posterior
+from polyreply.em.posterior import posterior
 from polyreply.experiments.catalogue import Experiment
 from polyreply.experiments.claims import Claim, check, over, within
 from polyreply.experiments.corpus import merge_contexts, write_dialogues

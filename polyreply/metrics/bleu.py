@@ -7,12 +7,10 @@ import sys
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import csr_array
 
-from polyreply.metrics.ngrams import Block, Grams, Ints, shared
-
-Floats = npt.NDArray[np.float64]
+from polyreply.arrays import Floats, Ints
+from polyreply.metrics.ngrams import Block, Grams, shared
 
 TINY = sys.float_info.min
 """What NLTK puts in the place of a precision of 0, so that the logarithm exists: BLEU becomes about 0, not 0."""

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from polyreply.metrics.ngrams import ORDERS, Block, Ints
+from polyreply.arrays import Ints
+from polyreply.metrics.ngrams import ORDERS, Block
 
 _MERGE_AT = 1 << 20
 

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from polyreply.metrics.bleu import Floats, sentence_bleu
-from polyreply.metrics.ngrams import Block, Grams, Ints, shared
+from polyreply.arrays import Bools, Floats, Ints
+from polyreply.metrics.bleu import sentence_bleu
+from polyreply.metrics.ngrams import Block, Grams, shared
 
 REPEATED_UNIT, REPEATED_TIMES = 8, 4
 """A response repeats itself when a phrase of up to so many tokens stands so many times in a row."""
@@ -84,7 +85,7 @@ def _response_lengths(block: Block) -> Ints:
     return block.lengths_CS[:, : block.most_responses]
 
 
-def _share(block: Block, flags_CK: npt.NDArray[np.bool_]) -> Floats:
+def _share(block: Block, flags_CK: Bools) -> Floats:
     return np.asarray(100 * (flags_CK & block.said_CK).sum(1) / block.num_responses_C)
 
 

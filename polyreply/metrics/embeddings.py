@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from polyreply.arrays import Floats
 from polyreply.errors import MissingExtraError
 from polyreply.progress import Notify, silent
 
@@ -25,7 +26,6 @@ _BATCH = 128
 _CONTEXTS = 1000
 """Contexts whose embeddings are held at once."""
 
-Floats = npt.NDArray[np.float64]
 Texts = Sequence[Sequence[str]]
 
 

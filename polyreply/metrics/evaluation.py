@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from polyreply.arrays import Floats
 from polyreply.errors import DataError
 from polyreply.metrics import diversity
-from polyreply.metrics.bleu import Floats, matches, sentence_bleu
+from polyreply.metrics.bleu import matches, sentence_bleu
 from polyreply.metrics.corpus import CorpusPairwise, InterDist
 from polyreply.metrics.ngrams import ORDERS, Block, Vocabulary, grams, make_block
 from polyreply.metrics.scores import Scores, harmonic_mean

@@ -12,14 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from polyreply.arrays import Bools, Ints
 from polyreply.metrics.tokenize import Tokenize
 
 ORDERS = 4
 """BLEU-4 is the longest that is asked for."""
-
-Ints = npt.NDArray[np.int64]
 
 
 class Vocabulary(dict[str, int]):
@@ -55,12 +53,12 @@ class Block:
         return int(self.lengths_CS.shape[1])
 
     @property
-    def said_CK(self) -> npt.NDArray[np.bool_]:
+    def said_CK(self) -> Bools:
         """Which of the slots for responses are filled."""
         return np.arange(self.most_responses) < self.num_responses_C[:, None]
 
     @property
-    def gold_CR(self) -> npt.NDArray[np.bool_]:
+    def gold_CR(self) -> Bools:
         """Which of the slots for references are filled."""
         return np.arange(self.slots - self.most_responses) < self.num_references_C[:, None]
 
@@ -115,7 +113,7 @@ def grams(block: Block) -> Iterator[Grams]:
         gram_T[first_E] = number_E
 
 
-def shared(symbol_E: Ints) -> npt.NDArray[np.bool_]:
+def shared(symbol_E: Ints) -> Bools:
     """Which entries have a symbol that another entry has too."""
     return np.asarray(np.bincount(symbol_E)[symbol_E] > 1) if len(symbol_E) else np.zeros(0, np.bool_)
 
@@ -139,6 +137,6 @@ def _number(block: Block, key_E: Ints, row_E: Ints) -> tuple[Ints, Grams]:
     return number_E, Grams(sorted_row_E, symbol_E, distinct_C)
 
 
-def _changes(values: Ints) -> npt.NDArray[np.bool_]:
+def _changes(values: Ints) -> Bools:
     """Where a value differs from the one before it."""
     return np.asarray(np.r_[True, values[1:] != values[:-1]][: len(values)])

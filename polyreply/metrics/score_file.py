@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from polyreply.arrays import Floats
 from polyreply.errors import PolyReplyError
 from polyreply.metrics.labels import LABELS
 from polyreply.metrics.scores import PAPER_NUMBERS, SCHEMA_VERSION, Scores
 from polyreply.metrics.signature import Signature
-from polyreply.metrics.significance import Floats, columns_of
+from polyreply.metrics.significance import columns_of
 
 _GZIP_MAGIC = b"\x1f\x8b"
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from polyreply.arrays import Floats
 from polyreply.files import write_file
 from polyreply.metrics.signature import Signature
 
@@ -25,8 +25,6 @@ PAPER_NUMBERS = (
 
 _DECIMALS = 4
 """Of the per-context percentages in a file: far finer than the differences that significance is about."""
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

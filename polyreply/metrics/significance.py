@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 
+from polyreply.arrays import Floats
 from polyreply.errors import PolyReplyError
 
-Floats = npt.NDArray[np.float64]
 Columns = Mapping[str, Floats]
 """The per-context values of a system, under their names."""
 TestName = Literal["bootstrap", "permutation"]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from polyreply.arrays import Floats
 from polyreply.errors import PolyReplyError
 from polyreply.metrics.score_file import load_scores
 from polyreply.metrics.scores import Scores
-from polyreply.metrics.significance import Floats
 
 
 @dataclass(frozen=True)

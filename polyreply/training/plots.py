@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from polyreply.arrays import Floats
 from polyreply.errors import PolyReplyError
 from polyreply.files import write_file
 from polyreply.metrics.plot import check_plot
-from polyreply.metrics.scores import Floats
 
 _BAR, _EQUAL_SHARE, _DARK = "#4a78b5", "#c8441b", "0.15"
 _NAMED_COLOURS = 10

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from polyreply.arrays import Floats
 from polyreply.errors import PolyReplyError
 from polyreply.files import write_file
-from polyreply.metrics.scores import Floats
 from polyreply.training.record import StepRecord
 
 SCHEMA_VERSION = 1

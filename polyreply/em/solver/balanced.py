@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from polyreply.em.solver.flow import CHUNK, Bools, Choices, Floats, Ints, drain, several
+from polyreply.arrays import Bools, Floats, Ints
+from polyreply.em.solver.flow import CHUNK, Choices, drain, several
 from polyreply.em.solver.transport import rough_prices, transport
 from polyreply.errors import PolyReplyError
 

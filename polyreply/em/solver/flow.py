@@ -10,11 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
-Bools = NDArray[np.bool_]
+from polyreply.arrays import Bools, Floats, Ints
 
 CHUNK = 4096
 """Samples worked on at a time where all are passed through: few enough for the processor's cache."""

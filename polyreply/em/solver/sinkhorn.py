@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from polyreply.em.posterior import Floats
+from polyreply.arrays import Floats
 from polyreply.errors import PolyReplyError
 
 CHUNK = 4096

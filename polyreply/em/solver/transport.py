@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from polyreply.em.solver.flow import CHUNK, Bools, Choices, Floats, Ints, distances, drain
+from polyreply.arrays import Bools, Floats, Ints
+from polyreply.em.solver.flow import CHUNK, Choices, distances, drain
 
 INF = float("inf")
 LARGE = 16384
