@@ -75,9 +75,8 @@ def held_out_evidence(model: PolyReply, data: Path, pairs: int) -> Evidence:
     """NLL and log prior of a random sample of the pairs of a dialogue file, in nats a response, on the CPU."""
     corpus = TokenCorpus.build(data, model.tokenizer, model.model.config.format())
     chosen = held_out_ids(len(corpus), pairs)
-    batch = collate(corpus, chosen, model.tokenizer.pad_token_id or 0).tensors()
-    names = ("context_BS", "context_mask_BS", "response_BT", "response_mask_BT")
-    found = e_step(model.model, Samples(*(batch[name].to(model.device) for name in names)))
+    batch = collate(corpus, chosen, model.tokenizer.pad_token_id or 0)
+    found = e_step(model.model, Samples.of(batch, model.device))
     return Evidence(found.nll_NK.cpu(), found.log_prior_NK.cpu())
 
 

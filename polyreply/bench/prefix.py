@@ -29,9 +29,7 @@ def bench_prefix(model: str, data: Path, number: int, notify: Notify) -> dict[st
     poly = PolyReply.from_pretrained(model)
     corpus = TokenCorpus.build(split_files(data)["train"], poly.tokenizer, poly.model.config.format())
     ids_N = np.random.default_rng(0).permutation(len(corpus))[:number]
-    batch = collate(corpus, ids_N, poly.tokenizer.pad_token_id or 0).tensors()
-    names = ("context_BS", "context_mask_BS", "response_BT", "response_mask_BT")
-    samples = Samples(*(batch[name] for name in names))
+    samples = Samples.of(collate(corpus, ids_N, poly.tokenizer.pad_token_id or 0))
     e_step(poly.model, samples.select(torch.arange(min(8, len(samples)))))  # one-time costs of the libraries
     notify("all tokens", 0.0)
     full_N, full_seconds = _assigned(poly, samples, ids_N, None)

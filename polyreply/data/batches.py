@@ -9,22 +9,17 @@ no sample is lost or repeated, and a run may be resumed with another number of p
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from polyreply.arrays import Bools, Ints
 from polyreply.errors import DataError
 
 if TYPE_CHECKING:
-    import torch
-
     from polyreply.data.token_corpus import TokenCorpus
-
-Ints = npt.NDArray[np.integer[Any]]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -36,12 +31,6 @@ class Batch:
     context_mask_BS: Bools
     response_BT: Ints
     response_mask_BT: Bools
-
-    def tensors(self) -> "dict[str, torch.Tensor]":
-        """Give the same five arrays as torch tensors (int64 and bool), by name."""
-        import torch
-
-        return {field.name: torch.from_numpy(getattr(self, field.name)) for field in fields(self)}
 
 
 def collate(corpus: "TokenCorpus", sample_ids: Ints, pad_id: int) -> Batch:
@@ -113,12 +102,6 @@ class SampleStream:
         if self.step == self.num_steps(self.epoch):
             self.epoch, self.step = self.epoch + 1, 0
         return share
-
-    def rest_of_epoch(self) -> Iterator[Ints]:
-        """Give the batches up to the end of the current epoch: all of it at its start. Moves the stream."""
-        epoch = self.epoch
-        while self.epoch == epoch:
-            yield next(self)
 
     def num_steps(self, epoch: int) -> int:
         """Count the batches of an epoch: the same on every rank."""

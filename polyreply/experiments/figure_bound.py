@@ -118,9 +118,7 @@ def _posterior(trained: Stage, data: Path, chosen: Ints, likelihood: Reduce) -> 
     """Q(z|c, r) of some pairs, by the likelihood that the model was trained with."""
     model = PolyReply.from_pretrained(trained.path / "model").to("auto")
     corpus = TokenCorpus.build(data, model.tokenizer, model.model.config.format())
-    batch = collate(corpus, chosen, model.tokenizer.pad_token_id or 0).tensors()
-    names = ("context_BS", "context_mask_BS", "response_BT", "response_mask_BT")
-    samples = Samples(*(batch[name].to(model.device) for name in names))
+    samples = Samples.of(collate(corpus, chosen, model.tokenizer.pad_token_id or 0), model.device)
     evidence = e_step(model.model, samples, likelihood=likelihood)
     return posterior(evidence.nll_NK.cpu().numpy(), evidence.log_prior_NK.cpu().numpy())
 

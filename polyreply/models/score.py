@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from polyreply.data.batches import Batch
 from polyreply.models.memory import Memory
 from polyreply.models.packed import packed
 from polyreply.models.polyreply_model import PolyReplyModel
@@ -31,6 +32,12 @@ class Samples:
     context_mask_NS: Tensor
     response_NT: Tensor
     response_mask_NT: Tensor
+
+    @classmethod
+    def of(cls, batch: Batch, device: torch.device | str = "cpu") -> "Samples":
+        """The samples of a batch as tensors on a device: ids as int64, masks as bool."""
+        arrays = (batch.context_BS, batch.context_mask_BS, batch.response_BT, batch.response_mask_BT)
+        return cls(*(torch.from_numpy(array).to(device) for array in arrays))
 
     def __len__(self) -> int:
         """Counts the samples."""

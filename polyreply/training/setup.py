@@ -48,9 +48,7 @@ class Setup:
 
     def samples(self, corpus: TokenCorpus, ids: Any) -> Samples:
         """Some samples of a corpus, on the model's device."""
-        batch = collate(corpus, ids, self.pad_id).tensors()
-        names = ("context_BS", "context_mask_BS", "response_BT", "response_mask_BT")
-        return Samples(*(batch[name].to(self.poly.device) for name in names))
+        return Samples.of(collate(corpus, ids, self.pad_id), self.poly.device)
 
 
 def autocast(recipe: TrainRecipe, device: torch.device) -> torch.autocast:

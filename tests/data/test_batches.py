@@ -14,6 +14,7 @@ from polyreply.data.dialogue import Dialogue
 from polyreply.data.token_corpus import TokenCorpus
 from polyreply.data.tokenizer import train_tokenizer
 from polyreply.errors import DataError
+from polyreply.models.score import Samples
 
 RELAXED = settings(deadline=None, max_examples=60)
 
@@ -36,6 +37,11 @@ def make(kind: str, num_samples: int, size: int, seed: int = 0, rank: int = 0, w
 
 def take(stream, count: int) -> list[list[int]]:
     return [ids.tolist() for ids in itertools.islice(stream, count)]
+
+
+def epoch_of(stream):
+    """The batches up to the end of the current epoch."""
+    return list(itertools.islice(stream, stream.num_steps(stream.epoch) - stream.step))
 
 
 def union(shares_per_rank: list[list[list[int]]]) -> list[list[int]]:
@@ -61,7 +67,7 @@ def test_an_epoch_has_every_sample_once_over_the_ranks(kind, num_samples, size, 
         stream = make(kind, num_samples, size, rank=rank, world_size=world_size)
         assert stream.num_steps(epoch) == steps
         stream.load_state_dict({**stream.state_dict(), "epoch": epoch, "step": 0})
-        ranks.append([ids.tolist() for ids in stream.rest_of_epoch()])
+        ranks.append([ids.tolist() for ids in epoch_of(stream)])
         assert len(ranks[-1]) == steps
         assert (stream.epoch, stream.step) == (epoch + 1, 0)
     assert sorted(itertools.chain(*union(ranks))) == list(range(num_samples))
@@ -110,7 +116,7 @@ def test_resuming_in_one_process_keeps_the_order_inside_batches(kind, num_sample
 def test_seeds_and_epochs_give_other_batches_in_another_order(kind):
     def epochs(seed):
         stream = make(kind, 500, 10, seed=seed)
-        return [[ids.tolist() for ids in stream.rest_of_epoch()] for _ in range(2)]
+        return [[ids.tolist() for ids in epoch_of(stream)] for _ in range(2)]
 
     (first, second), other = epochs(0), epochs(1)[0]
     assert epochs(0) == [first, second]
@@ -123,7 +129,7 @@ def test_seeds_and_epochs_give_other_batches_in_another_order(kind):
 
 def test_short_and_long_batches_are_mixed_in_the_order():
     contexts, responses = lengths(2000)
-    means = [contexts[ids].mean() for ids in BucketedStream(contexts, responses, rows=20).rest_of_epoch()]
+    means = [contexts[ids].mean() for ids in epoch_of(BucketedStream(contexts, responses, rows=20))]
     assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.3
     assert abs(np.corrcoef(means[:-1], means[1:])[0, 1]) < 0.4
 
@@ -132,21 +138,21 @@ def test_a_draw_ignores_the_order_of_the_corpus():
     first = next(DrawStream(10_000, size=640))
     assert len(first) == 640
     assert abs(first.mean() - 5000) < 500
-    assert [len(ids) for ids in DrawStream(10, size=4).rest_of_epoch()] == [4, 4, 2]
+    assert [len(ids) for ids in epoch_of(DrawStream(10, size=4))] == [4, 4, 2]
 
 
 @RELAXED
 @given(SAMPLES, st.integers(1, 400), st.integers(0, 5))
 def test_the_token_budget_holds(num_samples, max_tokens, seed):
     contexts, responses = lengths(num_samples, seed)
-    for ids in BucketedStream(contexts, responses, max_tokens=max_tokens, seed=seed).rest_of_epoch():
+    for ids in epoch_of(BucketedStream(contexts, responses, max_tokens=max_tokens, seed=seed)):
         assert len(ids) == 1 or len(ids) * (contexts[ids].max() + responses[ids].max()) <= max_tokens
 
 
 def test_the_token_budget_is_used():
     contexts, responses = lengths(5000)
     stream = BucketedStream(contexts, responses, max_tokens=2000)
-    cells = [len(ids) * (contexts[ids].max() + responses[ids].max()) for ids in stream.rest_of_epoch()]
+    cells = [len(ids) * (contexts[ids].max() + responses[ids].max()) for ids in epoch_of(stream)]
     assert np.mean(cells) > 0.9 * 2000
 
 
@@ -156,7 +162,7 @@ def test_the_padding_share_is_what_the_batches_waste(num_samples, rows, epoch):
     contexts, responses = lengths(num_samples)
     stream = BucketedStream(contexts, responses, rows=rows)
     stream.load_state_dict({**stream.state_dict(), "epoch": epoch})
-    batches = list(stream.rest_of_epoch())
+    batches = list(epoch_of(stream))
     cells = sum(len(ids) * int(contexts[ids].max() + responses[ids].max()) for ids in batches)
     assert stream.padding_share(epoch) == pytest.approx(1 - (contexts.sum() + responses.sum()) / cells)
 
@@ -249,26 +255,23 @@ def test_rows_are_padded_on_the_right_to_the_longest_only(corpus, samples):
 def test_an_empty_share_makes_an_empty_batch(corpus):
     batch = collate(corpus, np.array([], dtype=np.int64), pad_id=0)
     assert batch.context_BS.shape == batch.response_BT.shape == (0, 0)
-    assert batch.tensors()["context_BS"].shape == (0, 0)
+    assert len(Samples.of(batch)) == 0
 
 
-def test_tensors_have_the_types_models_want(corpus):
-    import torch
-
+def test_samples_are_the_arrays_of_a_batch_as_tensors(corpus):
     batch = collate(corpus, np.array([0, 2]), pad_id=0)
-    tensors = batch.tensors()
-    kinds = {name: tensor.dtype for name, tensor in tensors.items()}
-    assert kinds == {
-        "sample_ids_B": torch.int64,
-        "context_BS": torch.int64,
-        "context_mask_BS": torch.bool,
-        "response_BT": torch.int64,
-        "response_mask_BT": torch.bool,
-    }
-    assert tensors["response_BT"].tolist() == batch.response_BT.tolist()
+    samples = Samples.of(batch)
+    for tensor, array in (
+        (samples.context_NS, batch.context_BS),
+        (samples.context_mask_NS, batch.context_mask_BS),
+        (samples.response_NT, batch.response_BT),
+        (samples.response_mask_NT, batch.response_mask_BT),
+    ):
+        assert tensor.tolist() == array.tolist()
+        assert tensor.numpy().dtype == array.dtype  # int64 and bool, as the models expect
 
 
 def test_a_stream_over_a_corpus_collates(corpus):
     stream = BucketedStream(corpus.context_lengths, corpus.response_lengths, rows=2)
-    batches = [collate(corpus, ids, pad_id=0) for ids in stream.rest_of_epoch()]
+    batches = [collate(corpus, ids, pad_id=0) for ids in epoch_of(stream)]
     assert sorted(i for batch in batches for i in batch.sample_ids_B) == [0, 1, 2]
