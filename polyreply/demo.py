@@ -18,14 +18,14 @@ from polyreply.data.read import read_dialogues
 from polyreply.files import write_files
 from polyreply.metrics import evaluate
 from polyreply.metrics.comparison import Comparison, compare_systems
-from polyreply.metrics.plot import draw
+from polyreply.metrics.comparison_plot import draw
 from polyreply.metrics.scores import Scores
 from polyreply.metrics.systems import System
 from polyreply.models.shipped import SHIPPED
+from polyreply.plots import can_plot
 from polyreply.progress import Notify, silent
 from polyreply.reply import PolyReply
 from polyreply.reply_file import response_row
-from polyreply.training import plots
 from polyreply.training.loop import train
 from polyreply.training.recipe import TrainRecipe
 from polyreply.training.view import View
@@ -82,7 +82,7 @@ def run_demo(
     scores = [_scored(out, model, name, held_out, notify) for name in SYSTEMS]
     comparison = compare_systems([System(one.system, [one]) for one in scores], notify=notify)
     files = {out / "replies.json": json.dumps(replies, indent=2, ensure_ascii=False).encode()}
-    if plots.can_plot():
+    if can_plot():
         files[out / "quality-diversity.png"] = draw(comparison, ".png")
     write_files(files, overwrite=True)
     return Demo(out, replies, comparison)

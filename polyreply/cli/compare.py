@@ -76,7 +76,7 @@ def compare(
 def _check_places(output: Path | None, plot: Path | None, overwrite: bool) -> None:
     """Raises, before any work, when the table or the picture cannot be written."""
     from polyreply.files import check_new_file
-    from polyreply.metrics.plot import check_plot
+    from polyreply.plots import check_plot
 
     for path in (output, plot):
         if path is not None:
@@ -99,7 +99,7 @@ def _format(wanted: str | None, output: Path | None) -> str:
 
 def _render(found: "Comparison", form: str, output: Path | None, plot: Path | None) -> dict[Path, bytes]:
     """The contents of the files that were asked for."""
-    from polyreply.metrics import plot as plotting
+    from polyreply.metrics import comparison_plot as plotting
     from polyreply.metrics import table
 
     files = {}
@@ -112,7 +112,7 @@ def _render(found: "Comparison", form: str, output: Path | None, plot: Path | No
 
 def _warnings(found: "Comparison", form: str, plot: Path | None) -> list[str]:
     """What the table does not say itself: the one on the terminal ends with its warnings."""
-    from polyreply.metrics.plot_fonts import missing_letters
+    from polyreply.plots import missing_letters
 
     letters = "" if plot is None else missing_letters([system.name for system in found.systems])
     return [*(found.warnings if form != "terminal" else ()), *([letters] if letters else ())]

@@ -47,24 +47,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[Any]], *, note: str = "") -> None:
-    """Prints a table for people: numbers to the right, with thin spaces in long ones."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+    """Print a table for people: numbers to the right, fractions with one decimal."""
+    from polyreply.tables import Column, Table
 
-    table = Table(title=title, title_justify="left", title_style="bold", caption=note, caption_justify="left")
-    cells = [[_cell(value) for value in row] for row in rows]
-    for index, heading in enumerate(headings):
-        numeric = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
-        longest = max((len(row[index]) for row in cells), default=0)
-        keep = numeric or index == 0  # other columns may wrap to make room
-        table.add_column(heading, justify="right" if numeric else "left", min_width=min(longest, 24) if keep else None)
-    for row in cells:
-        table.add_row(*map(escape, row))
-    Console().print(table)
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
-    return f"{value:,}".replace(",", "\u2009") if isinstance(value, int) else f"{value:.1f}"
+    Table(title, [Column(heading, digits=1) for heading in headings], rows, [note] if note else []).print()

@@ -17,8 +17,8 @@ from polyreply.experiments.score_table import training_notes
 from polyreply.experiments.stage import Stage
 from polyreply.experiments.systems import Lab, Variant
 from polyreply.experiments.variants import BEAM, EQHARD
-from polyreply.metrics.plot_fonts import missing_letters
 from polyreply.metrics.tokenize import tokenizer_named
+from polyreply.plots import missing_letters
 
 _FILE, _LETTERS = "decoders.png", 4
 _SPREADS = ("length", "questions", "with_word")

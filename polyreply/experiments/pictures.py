@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from polyreply.files import write_file
-from polyreply.metrics.plot import check_plot
-from polyreply.metrics.plot_fonts import families
+from polyreply.plots import check_plot, font_families
 
 COLOURS = ("#1f4e9c", "#c8441b", "#00795a", "#8d3f8f", "#8a5a00", "#007a8c")
 
@@ -54,7 +53,7 @@ def draw_bars(rows: Sequence[Sequence[Bars]], path: Path) -> None:
     """Rows of panels; panels of one column share their y axis."""
     figure = _figure(path, (4.0 * len(rows[0]), 2.9 * len(rows)))
     panels = figure.subplots(len(rows), len(rows[0]), sharey="col", squeeze=False)
-    fonts = families([bars.title for row in rows for bars in row])
+    fonts = font_families([bars.title for row in rows for bars in row])
     tops = [max(max(bars.values, default=0.0) for bars in column) for column in zip(*rows, strict=True)]
     for panels_of_row, row in zip(panels, rows, strict=True):
         for axes, bars, top in zip(panels_of_row, row, tops, strict=True):

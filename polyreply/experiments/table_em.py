@@ -158,7 +158,7 @@ def _title(is_on: bool) -> str:
 
 
 def _draw(scored: Scored, folder: Path) -> Picture:
-    from polyreply.metrics.plot import draw
+    from polyreply.metrics.comparison_plot import draw
 
     file = "quality-diversity.png"
     write_file(folder / file, draw(scored.comparison, ".png"), overwrite=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from polyreply.config import to_tree
 from polyreply.data.dialogue import Dialogue
 from polyreply.models.card import CardFacts
+from polyreply.plots import can_plot
 from polyreply.training import plots
 from polyreply.training.recipe import TrainRecipe
 from polyreply.training.record import StepRecord
@@ -40,6 +41,6 @@ def write(
         return
     summary = usage.summary(recipe.method)
     write_usage(folder / "usage.json", summary)
-    if plots.can_plot():
+    if can_plot():
         plots.plot_usage(summary, folder / "usage.png")
         plots.plot_assignment({recipe.method: summary}, folder / "assignment.png")

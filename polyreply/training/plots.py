@@ -1,10 +1,8 @@
 """Plots of a run: the usage of each decoder over time, and the assignment's mean ± deviation as in the paper's figure.
 
-They need the extra `demo`; ask `can_plot` first where a plot is welcome but not required. Legend: K decoders, P points.
+Legend: K decoders, P points.
 """
 
-import importlib.util
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,10 +11,9 @@ import numpy as np
 
 from polyreply.arrays import Floats
 from polyreply.errors import PolyReplyError
-from polyreply.files import write_file
-from polyreply.metrics.plot import check_plot
+from polyreply.plots import COLOURS, check_plot, new_figure, save, style
 
-_BAR, _EQUAL_SHARE, _DARK = "#4a78b5", "#c8441b", "0.15"
+_BAR, _EQUAL_SHARE, _DARK = "#4a78b5", COLOURS[1], "0.15"
 _NAMED_COLOURS = 10
 _NAMED_DECODERS = 24
 """More would make a legend longer than the plot, so they share a colour bar."""
@@ -24,17 +21,13 @@ _SMOOTH = 25
 """A moving average spans such a part of the points."""
 
 
-def can_plot() -> bool:
-    """Whether the package that draws is installed."""
-    return importlib.util.find_spec("matplotlib") is not None
-
-
 def plot_usage(usage: Mapping[str, Any], path: Path) -> None:
     """Draws the share of each decoder over the steps of a run, from the content of its `usage.json`."""
     usage_PK = np.array(usage["series"]["usage"], np.float64)
     if not len(usage_PK):
         raise PolyReplyError(f"{path}: a plot of usage needs the steps of an EM run, found none; train with K decoders")
-    figure = _figure(path, (9, 4.5))
+    check_plot(path)
+    figure = new_figure(9, 4.5)
     axes = figure.add_subplot()
     span = max(1, len(usage_PK) // _SMOOTH)
     _draw_lines(figure, axes, usage["series"]["step"], 100 * _smooth(usage_PK, span))
@@ -44,7 +37,7 @@ def plot_usage(usage: Mapping[str, Any], path: Path) -> None:
     axes.set_ylabel("share of training (%)")
     axes.set_ylim(0, max(200 / usage["num_decoders"], axes.get_ylim()[1]))
     axes.margins(x=0.01)
-    _save(figure, path)
+    save(figure, path)
 
 
 def plot_assignment(usages: Mapping[str, Mapping[str, Any]], path: Path) -> None:
@@ -55,7 +48,8 @@ def plot_assignment(usages: Mapping[str, Mapping[str, Any]], path: Path) -> None
     if not usages or not all(usage["steps"] for usage in usages.values()):
         raise PolyReplyError(f"{path}: a plot of the assignment needs EM runs with at least one step; train them first")
     over = _deviation_over(usages)
-    figure = _figure(path, (max(4.5, 1.2 + 3.4 * len(usages)), 3.8))
+    check_plot(path)
+    figure = new_figure(max(4.5, 1.2 + 3.4 * len(usages)), 3.8)
     panels = figure.subplots(1, len(usages), sharey=True, squeeze=False)[0]
     drawn = set[int]()
     for axes, (name, usage) in zip(panels, usages.items(), strict=True):
@@ -67,22 +61,11 @@ def plot_assignment(usages: Mapping[str, Mapping[str, Any]], path: Path) -> None
         axes.set_xlabel("decoder")
     panels[0].set_ylabel(f"assigned share, mean ± std over {over} (%)")
     panels[0].set_ylim(0, min(105, max(_highest(usage, over) for usage in usages.values()) * 1.08))
-    _save(figure, path)
+    save(figure, path)
 
 
 def _deviation_over(usages: Mapping[str, Mapping[str, Any]]) -> str:
     return "samples" if all(usage.get("sample_std") for usage in usages.values()) else "steps"
-
-
-def _figure(path: Path, size: tuple[float, float]) -> Any:
-    """A figure of its own that no window or global state of matplotlib knows of."""
-    check_plot(path)
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
 
 
 def _draw_lines(figure: Any, axes: Any, steps_P: list[int], percent_PK: Floats) -> None:
@@ -98,7 +81,7 @@ def _draw_lines(figure: Any, axes: Any, steps_P: list[int], percent_PK: Floats) 
         colour = colours(k if few else k / (num_decoders - 1))
         axes.plot(steps_P, percent_PK[:, k], color=colour, linewidth=1.4, label=f"decoder {k}", marker=marker)
     equal = _equal_line(axes, num_decoders, _DARK)
-    _dress(axes)
+    style(axes)
     if num_decoders <= _NAMED_DECODERS:
         columns = 1 if num_decoders <= 12 else 2
         axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9, ncols=columns)
@@ -114,7 +97,7 @@ def _draw_bars(axes: Any, usage: Mapping[str, Any], over: str) -> int:
     whiskers = {"ecolor": "0.25", "elinewidth": 1.1, "capsize": min(4, 40 / len(mean_K))}
     axes.bar(range(len(mean_K)), mean_K, width=0.72, color=_BAR, yerr=[below_K, above_K], error_kw=whiskers, zorder=2)
     _equal_line(axes, len(mean_K), _EQUAL_SHARE)
-    _dress(axes)
+    style(axes)
     axes.xaxis.set_major_locator(_decoder_ticks(len(mean_K)))
     axes.set_xlim(-0.7, len(mean_K) - 0.3)
     return len(mean_K)
@@ -142,12 +125,6 @@ def _equal_line(axes: Any, num_decoders: int, colour: str) -> Any:
     return axes.axhline(100 / num_decoders, color=colour, linestyle="--", linewidth=1.2, label=label, zorder=3)
 
 
-def _dress(axes: Any) -> None:
-    axes.grid(axis="y", color="0.9")
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
 def _smooth(usage_PK: Floats, span: int) -> Floats:
     """The moving average over the points around each; fewer at the ends."""
     total_PK = np.vstack([np.zeros_like(usage_PK[:1]), usage_PK.cumsum(0)])
@@ -159,12 +136,3 @@ def _smooth(usage_PK: Floats, span: int) -> Floats:
 
 def _title(usage: Mapping[str, Any]) -> str:
     return f"Usage of {usage['num_decoders']} decoders" + (f", {usage['method']}" if usage["method"] else "")
-
-
-def _save(figure: Any, path: Path) -> None:
-    """Whole or not at all, without a version or date in the file, so that equal runs give equal plots."""
-    stream = io.BytesIO()
-    kind = path.suffix[1:].lower()
-    metadata = {"Software": None} if kind == "png" else None
-    figure.savefig(stream, format=kind, dpi=160, metadata=metadata)
-    write_file(path, stream.getvalue(), overwrite=True)

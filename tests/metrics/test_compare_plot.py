@@ -9,10 +9,9 @@ from test_compare import REFERENCES, scores
 from polyreply.errors import PolyReplyError
 from polyreply.metrics import evaluate
 from polyreply.metrics.comparison import Comparison, compare_systems
-from polyreply.metrics.plot import draw, draw_figure
-from polyreply.metrics.plot_fonts import families, missing_letters
-from polyreply.metrics.plot_names import text_box
+from polyreply.metrics.comparison_plot import draw, draw_figure
 from polyreply.metrics.systems import System
+from polyreply.plots import font_families, missing_letters, text_box
 
 
 def near(n, rng, seeds=1):
@@ -97,7 +96,7 @@ def test_letters_that_no_font_has_are_one_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert draw(found, ".png").startswith(b"\x89PNG")
-    assert missing_letters(["name \U0010abcd"]).startswith("no installed font has the letters \U0010abcd: the picture")
+    assert missing_letters(["name \U0010abcd"]).startswith("no installed font has the letters \U0010abcd: the plot")
     assert missing_letters(["Łódź é ± → Ω"]) == ""
 
 
@@ -105,8 +104,8 @@ def test_letters_that_another_font_has_come_from_it():
     """U+1D49E stands in STIX, which comes with matplotlib, and not in its usual font."""
     from matplotlib import rcParams
 
-    assert families(["plain"]) == rcParams["font.family"]
-    assert len(families(["\U0001d49e"])) > len(rcParams["font.family"]) and not missing_letters(["\U0001d49e"])
+    assert font_families(["plain"]) == rcParams["font.family"]
+    assert len(font_families(["\U0001d49e"])) > len(rcParams["font.family"]) and not missing_letters(["\U0001d49e"])
 
 
 def test_a_plot_needs_quality_and_diversity():
