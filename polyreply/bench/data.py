@@ -4,11 +4,8 @@ Each measurement runs the real command in a process of its own, whose peak memor
 """
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from polyreply.bench.synthetic import Pair, Planted, write_natural, write_smalltalk
+from polyreply.bench.timing import command_cost
 from polyreply.data.read import read_dialogues
-from polyreply.errors import PolyReplyError
 from polyreply.progress import Notify
 
 
@@ -58,17 +55,8 @@ def _measure(corpus: Corpus, rows: int) -> dict[str, float]:
         raw, out = Path(scratch) / "raw", Path(scratch) / "out"
         raw.mkdir()
         planted = corpus.write(raw, rows)
-        command = [
-            sys.executable,
-            "-m",
-            "polyreply",
-            "prepare",
-            str(raw),
-            "--out",
-            str(out),
-            *corpus.settings,
-        ]
-        seconds, peak = _run(command)
+        command = (sys.executable, "-m", "polyreply", "prepare", str(raw), "--out", str(out), *corpus.settings)
+        seconds, peak = command_cost(command)
         report = json.loads((out / "report.json").read_bytes())
         figures = {
             "seconds": seconds,
@@ -80,20 +68,6 @@ def _measure(corpus: Corpus, rows: int) -> dict[str, float]:
         if planted.near:
             figures["near_found"] = _near_found(out, planted)
     return figures
-
-
-def _run(command: list[str]) -> tuple[float, float]:
-    """Wall seconds and peak megabytes of one command."""
-    begin = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    assert process.stderr
-    errors = process.stderr.read().decode()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise PolyReplyError(f"prepare failed inside the benchmark: {errors.strip()}")
-    scale = 1 << 20 if sys.platform == "darwin" else 1 << 10  # ru_maxrss is in bytes there, in kilobytes elsewhere
-    return time.perf_counter() - begin, usage.ru_maxrss / scale
 
 
 def _exact_found(out: Path, report: dict[str, Any], planted: Planted) -> float:

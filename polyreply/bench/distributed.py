@@ -1,6 +1,7 @@
-"""EM training with one and with two processes of one thread each: samples per second, and what the processes send.
+"""`polyreply bench distributed`: EM training with one and with two processes of one thread each.
 
-`python -m polyreply.bench.distributed RECIPE.yaml STEPS` is one process of it, started by torch's launcher.
+Measures samples per second and the bytes that processes exchange. torch's launcher starts each process as
+`python -m polyreply.bench.distributed RECIPE.yaml STEPS`.
 """
 
 import json
@@ -8,13 +9,12 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from polyreply.bench import synthetic
+from polyreply.bench.timing import timed
 from polyreply.config import load_recipe, save_recipe
 from polyreply.errors import PolyReplyError
 from polyreply.progress import Notify
@@ -28,13 +28,13 @@ SIZES = {
 
 
 def bench_distributed(notify: Notify, *, samples: int = 320, steps: int = 2, rounds: int = 3) -> dict[str, float]:
-    """Ratios and figures by their names in the JSON; medians over rounds in which both numbers of processes run."""
+    """Speed-up, samples per second and exchange per step; medians over rounds that run one process, then two."""
     measured: dict[int, list[dict[str, float]]] = {1: [], 2: []}
     with tempfile.TemporaryDirectory() as scratch:
         recipe = _recipe(Path(scratch), samples)
-        for turn in range(rounds):
-            for place, number in enumerate(measured):
-                notify(f"{number} process{'es' if number > 1 else ''}", (2 * turn + place) / (2 * rounds))
+        for round_index in range(rounds):
+            for index, number in enumerate(measured):
+                notify(f"{number} process{'es' if number > 1 else ''}", (2 * round_index + index) / (2 * rounds))
                 measured[number].append(_launch(recipe, number, steps))
     one, two = ({name: median(run[name] for run in runs) for name in runs[0]} for runs in measured.values())
     return {
@@ -47,7 +47,7 @@ def bench_distributed(notify: Notify, *, samples: int = 320, steps: int = 2, rou
 
 
 def _recipe(folder: Path, samples: int) -> Path:
-    """EqHard-EM with ten decoders on an untrained small T5: what is learnt does not matter for the time."""
+    """Write a recipe: EqHard-EM with ten decoders on an untrained small T5, since time does not depend on weights."""
     (folder / "data").mkdir()
     synthetic.write_smalltalk(folder / "data", ROWS)
     settings = {"data": folder / "data", "out": folder / "run", "model.backbone": "mini", "device": "cpu", **SIZES}
@@ -64,32 +64,27 @@ def _launch(recipe: Path, number: int, steps: int) -> dict[str, float]:
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
         raise PolyReplyError(f"{number} processes could not train: {done.stderr.strip().splitlines()[-1]}")
-    found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    figures: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return figures
 
 
 def main(arguments: Sequence[str]) -> None:
-    """One process: trains a few steps and, if it is the main one, prints what they took."""
+    """Train a few steps as one process; the main process prints their figures as JSON."""
     from polyreply.training.loop import Run
 
     with Run(load_recipe(TrainRecipe, Path(arguments[0]))) as run:
-        run.steps.step()  # memory is laid out
+        run.steps.step()  # warm-up: allocates memory
         processes = run.processes
         processes.bytes_sent, processes.seconds = 0, 0.0
-        seconds: list[float] = []
         steps = int(arguments[1])
-        for _ in range(steps):
-            begin = time.perf_counter()
-            run.steps.step()
-            seconds.append(time.perf_counter() - begin)
-        found: dict[str, Any] = {
-            "step_seconds": median(seconds),
+        figures = {
+            "step_seconds": median(timed(run.steps.step)[1] for _ in range(steps)),
             "bytes": processes.bytes_sent / steps,
             "collective_seconds": processes.seconds / steps,
         }
         if processes.is_main:
-            (run.folder / "recipe.yaml").unlink()  # the next round begins anew
-            print(json.dumps(found))
+            (run.folder / "recipe.yaml").unlink()  # the next round starts from scratch
+            print(json.dumps(figures))
 
 
 if __name__ == "__main__":

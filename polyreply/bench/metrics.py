@@ -7,7 +7,6 @@ compared per context. Ours computes its other numbers too. Memory is what the pe
 
 import itertools
 import statistics
-import time
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +14,7 @@ from importlib import import_module
 from random import Random
 from typing import Any
 
-from polyreply.bench.timing import peak_growth
+from polyreply.bench.timing import peak_growth, timed
 from polyreply.data import smalltalk
 from polyreply.errors import MissingExtraError
 from polyreply.metrics import PAPER_NUMBERS, evaluate
@@ -35,13 +34,13 @@ def bench_metrics(contexts: int, sample: int, notify: Notify) -> dict[str, Any]:
     notify(f"NLTK, {sample} contexts", 0.1)
     for run in (nltk_numbers, evaluate):  # what the libraries do once does not count
         run(responses[:2], references[:2])
-    expected, nltk_seconds = _timed(lambda: nltk_numbers(*few))
+    expected, nltk_seconds = timed(lambda: nltk_numbers(*few))
     found = evaluate(*few)
     small = max(1, contexts // 10)
     notify(f"polyreply, {small} contexts", 0.6)
-    _, small_seconds = _timed(lambda: evaluate(responses[:small], references[:small]))
+    _, small_seconds = timed(lambda: evaluate(responses[:small], references[:small]))
     notify(f"polyreply, {contexts} contexts", 0.65)
-    _, seconds = _timed(lambda: evaluate(responses, references))
+    _, seconds = timed(lambda: evaluate(responses, references))
     notify("memory", 0.8)
     memory = {size: peak_growth(partial(_score_in_a_process, size)) for size in (small, contexts)}
     ours, theirs = 1000 * seconds / contexts, 1000 * nltk_seconds / len(few[0])
@@ -117,9 +116,3 @@ def _score_in_a_process(contexts: int, begin: Callable[[], None]) -> None:
     evaluate(responses[:10], references[:10])  # one-time costs of the libraries
     begin()
     evaluate(responses, references)
-
-
-def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    begin = time.perf_counter()
-    result = work()
-    return result, time.perf_counter() - begin

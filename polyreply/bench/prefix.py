@@ -5,13 +5,13 @@ A trained model and real data are needed: how early decoders can be told apart d
 Legend: N samples, K decoders.
 """
 
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from polyreply.bench.timing import timed
 from polyreply.data.batches import collate
 from polyreply.data.token_corpus import TokenCorpus
 from polyreply.data.token_report import split_files
@@ -43,8 +43,6 @@ def bench_prefix(model: str, data: Path, number: int, notify: Notify) -> dict[st
 
 
 def _assigned(poly: PolyReply, samples: Samples, ids_N: Any, max_tokens: int | None) -> tuple[Any, float]:
-    begin = time.perf_counter()
-    evidence = e_step(poly.model, samples, max_tokens=max_tokens)
-    seconds = time.perf_counter() - begin
+    evidence, seconds = timed(lambda: e_step(poly.model, samples, max_tokens=max_tokens))
     found = assign("eqhard-em", evidence.nll_NK.numpy(), evidence.log_prior_NK.numpy(), ids_N)
     return found.weights_NK.argmax(1), seconds

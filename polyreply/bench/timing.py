@@ -1,55 +1,79 @@
-"""Medians of several runs, and the memory a piece of work needs."""
+"""What all benchmarks share: median times, the cost of a command, and the memory a piece of work needs."""
 
 import multiprocessing
+import os
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-Ways = Mapping[str, Callable[[], Any]]
+from polyreply.errors import PolyReplyError
+
+Result = TypeVar("Result")
+Alternatives = Mapping[str, Callable[[], Any]]
 
 
-def medians(alternatives: Ways, repeats: int, warm_up: Ways | None = None) -> dict[str, float]:
-    """Median seconds of each alternative over `repeats` runs in a row.
+def timed(work: Callable[[], Result]) -> tuple[Result, float]:
+    """The result of `work` and the seconds it took."""
+    start = time.perf_counter()
+    result = work()
+    return result, time.perf_counter() - start
 
-    Before them comes one that is not counted (or a smaller `warm_up`): the first run after another alternative's pays
-    for memory that the system has put away meanwhile.
+
+def medians(alternatives: Alternatives, repeats: int, warm_up: Alternatives | None = None) -> dict[str, float]:
+    """Median seconds of each alternative over `repeats` consecutive runs.
+
+    One run that is not counted (or a smaller `warm_up`) comes first: the first run after another alternative pays for
+    memory that the system has reclaimed in the meantime.
     """
     seconds: dict[str, list[float]] = {name: [] for name in alternatives}
     for name, run in alternatives.items():
         (warm_up or alternatives)[name]()
         for _ in range(repeats):
-            begin = time.perf_counter()
-            run()
-            seconds[name].append(time.perf_counter() - begin)
-    return {name: statistics.median(found) for name, found in seconds.items()}
+            seconds[name].append(timed(run)[1])
+    return {name: statistics.median(runs) for name, runs in seconds.items()}
+
+
+def command_cost(command: Sequence[str]) -> tuple[float, float]:
+    """Wall seconds and peak megabytes of a command; PolyReplyError if it fails."""
+    start = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert process.stderr
+    errors = process.stderr.read().decode()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise PolyReplyError(f"a command failed inside the benchmark: {' '.join(command)}: {errors.strip()}")
+    scale = 1 << 20 if sys.platform == "darwin" else 1 << 10  # ru_maxrss is in bytes there, in kilobytes elsewhere
+    return time.perf_counter() - start, usage.ru_maxrss / scale
 
 
 def peak_growth(work: Callable[[Callable[[], None]], None]) -> float:
-    """Megabytes by which the peak memory of a process of its own grows while it works (Linux only).
+    """Megabytes by which the peak memory of a new process grows while it works (Linux only).
 
-    `work` sets up and then calls its argument at the point from which on memory counts.
+    `work` sets up, then calls its argument at the moment from which memory counts.
     """
     context = multiprocessing.get_context("spawn")
     queue: Any = context.Queue()
-    process = context.Process(target=_measure, args=(work, queue))
+    process = context.Process(target=_measure_growth, args=(work, queue))
     process.start()
-    grown: float = queue.get()
+    megabytes: float = queue.get()
     process.join()
-    return grown
+    return megabytes
 
 
-def _measure(work: Callable[[Callable[[], None]], None], queue: Any) -> None:
+def _measure_growth(work: Callable[[Callable[[], None]], None], queue: Any) -> None:
     before: list[float] = []
-    work(lambda: before.append(_forget_peak()))
+
+    def start() -> None:
+        Path("/proc/self/clear_refs").write_text("5")  # the kernel restarts its count of the peak
+        before.append(_status_mb("VmRSS"))
+
+    work(start)
     queue.put(_status_mb("VmHWM") - before[0])
-
-
-def _forget_peak() -> float:
-    """Makes the kernel count the peak anew; the megabytes in use now."""
-    Path("/proc/self/clear_refs").write_text("5")
-    return _status_mb("VmRSS")
 
 
 def _status_mb(name: str) -> float:

@@ -1,109 +1,89 @@
-"""`polyreply bench NAME`."""
+"""`polyreply bench NAME`: every benchmark is one function in polyreply/bench and one registration here.
 
+A benchmark returns its figures under stable names. What is registered here holds its options and help text, and
+imports the benchmark when it runs, so that help stays instant.
+"""
+
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(
-    help="Speed and memory against targets and alternatives, side by side in one run.",
+from polyreply.progress import Notify
+
+Figures = dict[str, Any]
+Work = Callable[..., Figures]
+"""A function of a progress callback and its options."""
+
+bench = typer.Typer(
+    help="Speed and memory against the alternatives, side by side in one run.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
+BENCHES: dict[str, tuple[str, Work]] = {}
+"""Title and function of each benchmark, by name."""
 
-@app.callback()
+AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Runs; the median counts.")]
+
+
+@bench.callback()
 def _group() -> None:
     pass
 
 
-@app.command()
-def data(
-    rows: Annotated[int, typer.Option(min=1000, help="Rows of train at the larger of the two sizes.")] = 1_000_000,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
-) -> None:
-    """Cost of `prepare` at two sizes ten times apart, and whether it finds planted duplicates.
+def _benchmark(title: str) -> Callable[[Work], Work]:
+    """Register a benchmark as a subcommand with its own options and `--json`."""
 
-    \b
-    Examples:
-      polyreply bench data
-      polyreply bench data --rows 100000 --json
-    """
-    from polyreply.bench.data import CORPORA, bench_data
+    def register(work: Work) -> Work:
+        name = work.__name__
+        BENCHES[name] = (title, work)
+
+        def command(as_json: bool, **options: Any) -> None:
+            _run([name], as_json, options)
+
+        # Typer reads options from the signature: the benchmark's own, without the progress callback, and --json.
+        own = [parameter for parameter in inspect.signature(work).parameters.values() if parameter.name != "notify"]
+        json_option = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson)
+        command.__signature__ = inspect.Signature([*own, json_option])  # type: ignore[attr-defined]
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, json_option)}
+        bench.command(name, help=work.__doc__)(command)
+        return work
+
+    return register
+
+
+def _run(names: list[str], as_json: bool, options: dict[str, Any]) -> None:
     from polyreply.cli.display import print_json, print_table, progress_bar
 
-    with progress_bar() as notify:
-        figures = bench_data(rows, notify)
+    figures: dict[str, Figures] = {}
+    for name in names:
+        with progress_bar() as notify:
+            figures[name] = BENCHES[name][1](notify, **options)
+        if not as_json:
+            rows = [[figure, f"{value:.4g}"] for figure, value in figures[name].items()]
+            print_table(BENCHES[name][0], ("figure", "value"), rows)
     if as_json:
-        print_json(figures)
-        return
-    headings = ("corpus", "rows", "seconds", "rows per second", "peak MB", "exact found %", "near found %")
-    table = [
-        [corpus.name, rows if label == "large" else rows // 10, *_row(figures, f"data.{corpus.name}.{label}")]
-        for corpus in CORPORA
-        for label in ("small", "large")
-    ]
-    growth = ", ".join(f"{corpus.name} {figures[f'data.{corpus.name}.growth']:.1f}x" for corpus in CORPORA)
-    print_table("polyreply prepare", headings, table, note=f"growth for 10x the rows: {growth}")
+        print_json({figure: value for part in figures.values() for figure, value in part.items()})
 
 
-def _row(figures: dict[str, Any], prefix: str) -> list[Any]:
-    near = figures.get(f"{prefix}.near_found")
-    return [
-        figures[f"{prefix}.seconds"],
-        round(figures[f"{prefix}.rows_per_second"]),
-        round(figures[f"{prefix}.peak_mb"]),
-        100 * figures[f"{prefix}.exact_found"],
-        "" if near is None else f"{100 * near:.1f}",
-    ]
-
-
-@app.command()
-def score(
-    number: Annotated[int, typer.Option("--n", min=1, help="Samples to score.")] = 640,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs of which the median counts.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
-) -> None:
-    """Scoring all K decoders at once against a loop over decoders and the paper's authors' way (T5-small, K=10).
+@bench.command(name="all")
+def bench_all(as_json: AsJson = False) -> None:
+    """Every benchmark that needs no trained model, with its default options.
 
     \b
     Examples:
-      polyreply bench score
-      polyreply bench score --n 64 --repeats 1 --json
+      polyreply bench all
+      polyreply bench all --json > figures.json
     """
-    from polyreply.bench.score import bench_score
-    from polyreply.cli.display import progress_bar
-
-    with progress_bar() as notify:
-        figures = bench_score(number, repeats, min(number, 32), notify)
-    _print(figures, "Scoring", as_json)
+    _run([name for name in sorted(BENCHES) if name != "prefix"], as_json, {})
 
 
-@app.command()
-def reply(
-    repeats: Annotated[int, typer.Option(min=1, help="Runs of which the median counts.")] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
-) -> None:
-    """Ten replies at once against K calls of generate, beam search and nucleus sampling (T5-small, K=10).
-
-    \b
-    Examples:
-      polyreply bench reply
-      polyreply bench reply --repeats 1 --json
-    """
-    from polyreply.bench.reply import bench_reply
-    from polyreply.cli.display import progress_bar
-
-    with progress_bar() as notify:
-        figures = bench_reply(repeats, notify)
-    _print(figures, "Replying", as_json)
-
-
-@app.command()
-def assign(
-    rounds: Annotated[int, typer.Option(min=1, help="Runs of which the median counts.")] = 7,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
-) -> None:
+@_benchmark("Balanced assignment")
+def assign(notify: Notify, rounds: Rounds = 7) -> Figures:
     """The balanced assignment against SciPy and POT, on random, saturated and constant posteriors (K=10).
 
     \b
@@ -112,62 +92,33 @@ def assign(
       polyreply bench assign --rounds 3 --json
     """
     from polyreply.bench.assign import bench_assign
-    from polyreply.cli.display import progress_bar
 
-    with progress_bar() as notify:
-        figures = bench_assign(notify, rounds=rounds)
-    _print(figures, "Balanced assignment", as_json)
+    return bench_assign(notify, rounds=rounds)
 
 
-@app.command()
-def prefix(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A trained K-decoder model.")],
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="A folder made by `polyreply prepare`.")],
-    number: Annotated[int, typer.Option("--n", min=1, help="Samples of the E-step.")] = 640,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
-) -> None:
-    """An E-step that looks only at the beginning of each response: agreement with the full one, and time saved.
+@_benchmark("polyreply prepare")
+def data(
+    notify: Notify,
+    rows: Annotated[int, typer.Option(min=1000, help="Rows of train at the larger of the two sizes.")] = 1_000_000,
+) -> Figures:
+    """Cost of `prepare` at two sizes ten times apart, and the share of planted duplicates it finds.
 
     \b
     Examples:
-      polyreply bench prefix runs/eqhard-em/model data/chitchat
-      polyreply bench prefix runs/eqhard-em/model data/chitchat --n 200 --json
+      polyreply bench data
+      polyreply bench data --rows 100000 --json
     """
-    from polyreply.bench.prefix import bench_prefix
-    from polyreply.cli.display import progress_bar
+    from polyreply.bench.data import bench_data
 
-    with progress_bar() as notify:
-        figures = bench_prefix(model, data, number, notify)
-    _print(figures, "E-step on beginnings", as_json)
+    return bench_data(rows, notify)
 
 
-@app.command()
-def metrics(
-    contexts: Annotated[int, typer.Option(min=10, help="Contexts that are scored.")] = 12_000,
-    sample: Annotated[int, typer.Option(min=1, help="Contexts on which NLTK is measured.")] = 300,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
-) -> None:
-    """The paper's nine numbers against calls of NLTK (10 responses, 5 references).
-
-    \b
-    Examples:
-      polyreply bench metrics
-      polyreply bench metrics --contexts 1200 --sample 50 --json
-    """
-    from polyreply.bench.metrics import bench_metrics
-    from polyreply.cli.display import progress_bar
-
-    with progress_bar() as notify:
-        figures = bench_metrics(contexts, sample, notify)
-    _print(figures, "Metrics", as_json)
-
-
-@app.command()
+@_benchmark("Two processes")
 def distributed(
-    samples: Annotated[int, typer.Option("--n", min=10, help="Samples of an EM step, a multiple of 10.")] = 320,
-    rounds: Annotated[int, typer.Option(min=1, help="Runs of which the median counts.")] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
-) -> None:
+    notify: Notify,
+    n: Annotated[int, typer.Option("--n", min=10, help="Samples of an EM step, a multiple of 10.")] = 320,
+    rounds: Rounds = 3,
+) -> Figures:
     """EM training with two processes of one thread each against one (a small T5, K=10).
 
     \b
@@ -176,17 +127,74 @@ def distributed(
       polyreply bench distributed --n 80 --rounds 1 --json
     """
     from polyreply.bench.distributed import bench_distributed
-    from polyreply.cli.display import progress_bar
 
-    with progress_bar() as notify:
-        figures = bench_distributed(notify, samples=samples, rounds=rounds)
-    _print(figures, "Two processes", as_json)
+    return bench_distributed(notify, samples=n, rounds=rounds)
 
 
-def _print(figures: dict[str, Any], title: str, as_json: bool) -> None:
-    from polyreply.cli.display import print_json, print_table
+@_benchmark("Metrics")
+def metrics(
+    notify: Notify,
+    contexts: Annotated[int, typer.Option(min=10, help="Contexts to score.")] = 12_000,
+    sample: Annotated[int, typer.Option(min=1, help="Contexts on which NLTK is measured.")] = 300,
+) -> Figures:
+    """The paper's nine numbers against calls of NLTK (10 responses, 5 references).
 
-    if as_json:
-        print_json(figures)
-    else:
-        print_table(title, ("figure", "value"), [[name, f"{value:.4g}"] for name, value in figures.items()])
+    \b
+    Examples:
+      polyreply bench metrics
+      polyreply bench metrics --contexts 1200 --sample 50 --json
+    """
+    from polyreply.bench.metrics import bench_metrics
+
+    return bench_metrics(contexts, sample, notify)
+
+
+@_benchmark("E-step on prefixes")
+def prefix(
+    notify: Notify,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A trained K-decoder model.")],
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="A folder made by `polyreply prepare`.")],
+    n: Annotated[int, typer.Option("--n", min=1, help="Samples of the E-step.")] = 640,
+) -> Figures:
+    """An E-step that reads only the first tokens of each response: agreement with the full one, and time saved.
+
+    \b
+    Examples:
+      polyreply bench prefix runs/eqhard-em/model data/chitchat
+      polyreply bench prefix runs/eqhard-em/model data/chitchat --n 200 --json
+    """
+    from polyreply.bench.prefix import bench_prefix
+
+    return bench_prefix(model, data, n, notify)
+
+
+@_benchmark("Replies")
+def reply(notify: Notify, repeats: Rounds = 3) -> Figures:
+    """Ten replies in one pass against K calls of generate, beam search and nucleus sampling (T5-small, K=10).
+
+    \b
+    Examples:
+      polyreply bench reply
+      polyreply bench reply --repeats 1 --json
+    """
+    from polyreply.bench.reply import bench_reply
+
+    return bench_reply(repeats, notify)
+
+
+@_benchmark("Scoring")
+def score(
+    notify: Notify,
+    n: Annotated[int, typer.Option("--n", min=1, help="Samples to score.")] = 640,
+    repeats: Rounds = 1,
+) -> Figures:
+    """Scoring all K decoders in one pass against a loop over decoders and the paper's authors' way (T5-small, K=10).
+
+    \b
+    Examples:
+      polyreply bench score
+      polyreply bench score --n 64 --repeats 1 --json
+    """
+    from polyreply.bench.score import bench_score
+
+    return bench_score(n, repeats, min(n, 32), notify)

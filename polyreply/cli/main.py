@@ -1,19 +1,28 @@
-"""The command line: one thin file per verb, imported without torch so that help answers at once."""
+"""The command line: one file per subcommand, none of which imports torch at the top, so that help is instant.
+
+To add a subcommand, write `polyreply/cli/NAME.py` with a function NAME and add the name to COMMANDS. A command of
+another package is an entry point in the group `polyreply.commands` (docs/extending.md).
+"""
 
 import os
 import signal
 import sys
+from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
 
 from polyreply import __version__
-from polyreply.cli import bench, compare, demo, display, evaluate, prepare, reply, reproduce, tokenize, train
+from polyreply.cli import display
 from polyreply.errors import PolyReplyError
+
+COMMANDS = ("bench", "compare", "demo", "evaluate", "prepare", "reply", "reproduce", "tokenize", "train")
+"""Modules of polyreply.cli; each defines a function of the same name, or a Typer app of subcommands."""
 
 app = typer.Typer(
     name="polyreply",
-    help="One message in, K different replies out: train, evaluate and serve dialogue models with K decoders.",
+    help="One message in, K different replies out: train, use and evaluate dialogue models with K decoders.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -21,12 +30,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-
 _INTERRUPTED = 130
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"polyreply {__version__}")
         raise typer.Exit
 
@@ -35,26 +43,32 @@ def _print_version(wanted: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave."),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     pass
 
 
-app.command(name="compare")(compare.compare)
-app.command(name="demo")(demo.demo)
-app.command(name="evaluate")(evaluate.evaluate)
-app.command(name="prepare")(prepare.prepare)
-app.command(name="reply")(reply.reply)
-app.command(name="reproduce")(reproduce.reproduce)
-app.command(name="tokenize")(tokenize.tokenize)
-app.command(name="train")(train.train)
-app.add_typer(bench.app, name="bench")
+def _register_commands() -> None:
+    for name in COMMANDS:
+        command = getattr(import_module(f"polyreply.cli.{name}"), name)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name)(command)
+    for entry in entry_points(group="polyreply.commands"):
+        try:
+            app.command(entry.name)(entry.load())
+        except ImportError as error:  # a broken plugin must not disable the other commands
+            typer.echo(f"warning: the command {entry.name} cannot be loaded from {entry.value}: {error}", err=True)
+
+
+_register_commands()
 
 
 def run() -> None:
-    """Runs the command line; a mistake of the user's becomes one clear line and exit status 2."""
-    signal.signal(signal.SIGTERM, _stop)
+    """Run the command line; a user's mistake becomes one line on standard error and exit status 2."""
+    signal.signal(signal.SIGTERM, _terminate)
     signal.signal(signal.SIGINT, display.interrupt)
     try:
         app()
@@ -64,7 +78,7 @@ def run() -> None:
         raise
     except PolyReplyError as error:
         sys.exit(_fail(str(error)))
-    except BrokenPipeError:  # the reader of our output has left, as `head` does
+    except BrokenPipeError:  # the reader of our output has closed it, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except OSError as error:
@@ -72,8 +86,8 @@ def run() -> None:
         sys.exit(_fail(f"{place}{error.strerror or error}"))
 
 
-def _stop(number: int, frame: object) -> None:
-    """Ends on SIGTERM as on an error, so that temporary files are removed."""
+def _terminate(number: int, frame: object) -> None:
+    """Exit on SIGTERM by an exception, so that temporary files are removed."""
     sys.exit(128 + number)
 
 

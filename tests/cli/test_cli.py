@@ -1,134 +1,128 @@
 """The command line as a user meets it: help, errors, JSON."""
 
 import json
+import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from polyreply import __version__
-from tools import docs as reference
+from polyreply.cli import main
+from polyreply.cli.bench import BENCHES
 
-DOCS = Path(__file__).parents[2] / "docs"
-VERBS = [
-    [],
-    ["compare"],
-    ["demo"],
-    ["evaluate"],
-    ["prepare"],
-    ["reply"],
-    ["reproduce"],
-    ["tokenize"],
-    ["train"],
-    ["bench"],
-    ["bench", "data"],
-    ["bench", "score"],
-    ["bench", "reply"],
-    ["bench", "metrics"],
-    ["bench", "prefix"],
-    ["bench", "assign"],
-]
+COMMANDS = [*((name,) for name in main.COMMANDS), *(("bench", name) for name in ("all", *BENCHES))]
+
+ALL_HELP = """
+import json, sys
+from typer.testing import CliRunner
+from polyreply.cli.main import app
+pages = [CliRunner().invoke(app, [*command, "--help"]) for command in json.loads(sys.argv[1])]
+heavy = {"torch", "transformers", "pyarrow", "duckdb", "datasets", "scipy", "numpy"} & set(sys.modules)
+print(json.dumps({"pages": [(page.exit_code, page.output) for page in pages], "heavy": sorted(heavy)}))
+"""
 
 
-@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
-def test_help_answers_without_heavy_imports(verb):
-    script = (
-        "import sys; sys.argv[1:] = {!r}\n"
-        "from polyreply.cli.main import run\n"
-        "try: run()\n"
-        "except SystemExit as end: assert not end.code, end.code\n"
-        "heavy = {{'torch', 'transformers', 'pyarrow', 'duckdb', 'datasets', 'scipy', 'numpy'}} & set(sys.modules)\n"
-        "assert not heavy, heavy"
-    ).format([*verb, "--help"])
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "Usage:" in done.stdout
+@pytest.fixture
+def here(tmp_path, monkeypatch, capsys):
+    """Runs the command line in this process, in an empty folder: exit status, standard output, standard error."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["polyreply", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            main.run()
+        return end.value.code or 0, *capsys.readouterr()
+
+    yield run
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
-def test_every_working_verb_has_examples(polyreply):
-    for verb in VERBS:
-        if verb and verb != ["bench"]:
-            assert f"polyreply {' '.join(verb)}" in polyreply(*verb, "--help").stdout.split("Examples:")[1]
+def test_every_command_has_help_with_examples_and_no_heavy_imports():
+    commands = [(), *COMMANDS]
+    done = subprocess.run([sys.executable, "-c", ALL_HELP, json.dumps(commands)], capture_output=True, text=True)
+    answer = json.loads(done.stdout)
+    assert answer["heavy"] == []
+    for command, (status, text) in zip(commands, answer["pages"], strict=True):
+        assert status == 0 and "Usage:" in text, command
+        if command not in {(), ("bench",)}:
+            assert f"polyreply {' '.join(command)}" in text.split("Examples:")[1]
 
 
-def test_version(polyreply):
+def test_help_of_the_whole_program_and_the_version(polyreply):
+    done = polyreply("--help")
+    assert done.returncode == 0 and all(f"  {name}" in done.stdout for name in main.COMMANDS)
     assert polyreply("--version").stdout == f"polyreply {__version__}\n"
 
 
+def test_an_installed_package_can_add_a_command(tmp_path, polyreply):
+    """The example of docs/extending.md, installed as a package with one entry point; a broken one only warns."""
+    metadata = tmp_path / "greeting-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[polyreply.commands]\ngreet = greeting:greet\nbroken = nowhere:go\n")
+    (tmp_path / "greeting.py").write_text("def greet(name: str = 'you') -> None:\n    print(f'hello, {name}')\n")
+    done = polyreply("greet", "--name", "Ada", env={"PYTHONPATH": str(tmp_path)})
+    assert done.stdout == "hello, Ada\n"
+    assert "broken" in done.stderr and "nowhere" in done.stderr
+
+
+def test_bench_all_runs_every_benchmark_without_a_model(monkeypatch):
+    for name in BENCHES:
+        monkeypatch.setitem(BENCHES, name, (name, lambda notify, name=name: {f"{name}.figure": 1.0}))
+    result = CliRunner().invoke(main.app, ["bench", "all", "--json"])
+    assert set(json.loads(result.stdout)) == {f"{name}.figure" for name in BENCHES if name != "prefix"}
+
+
 @pytest.mark.parametrize(
-    "name, render", [("cli.md", reference.render_commands), ("recipes.md", reference.render_recipes)]
-)
-def test_generated_docs_are_fresh(name, render):
-    assert (DOCS / name).read_text(encoding="utf-8") == render(), f"docs/{name} is stale; run `make docs`"
-
-
-def test_every_setting_is_documented():
-    assert "| `overlap.threshold` | `0.75` | Dialogues are near-duplicates" in reference.render_recipes()
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
+    "arguments, facts",
     [
-        (["prepare", "missing.jsonl", "--out", "out"], "missing.jsonl: there is no such file or folder"),
-        (
-            ["prepare", "x.jsonl", "--out", "out", "--set", "clean.maxwords=3"],
-            "did you mean clean.max_words?",
-        ),
-        (
-            ["prepare", "x.jsonl", "--out", "out", "--language", "xx"],
-            "language: input should be 'en', 'zh' or 'any'",
-        ),
-        (
-            ["prepare", "x.jsonl", "--out", "out", "--recipe", "none.yaml"],
-            "none.yaml: there is no such recipe",
-        ),
-        (["tokenize", "none"], "a new tokenizer needs a folder"),
-        (["tokenize", "none", "--out", "tok"], "expected train.jsonl.gz"),
+        (["prepare", "missing.jsonl", "--out", "out"], ["missing.jsonl"]),
+        (["prepare", "x.jsonl", "--out", "out", "--set", "clean.maxwords=3"], ["clean.maxwords", "clean.max_words"]),
+        (["prepare", "x.jsonl", "--out", "out", "--language", "xx"], ["language", "'en', 'zh' or 'any'"]),
+        (["prepare", "x.jsonl", "--out", "out", "--recipe", "none.yaml"], ["none.yaml"]),
+        (["tokenize", "none"], ["--out"]),
+        (["tokenize", "none", "--out", "tok"], ["train.jsonl.gz"]),
     ],
 )
-def test_a_mistake_is_one_clear_line(tmp_path, polyreply, arguments, message):
-    done = polyreply(*arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    [line] = done.stderr.strip().splitlines()
-    assert line.startswith("error: ") and message in line
+def test_a_mistake_is_one_clear_line(tmp_path, here, arguments, facts):
+    status, out, errors = here(*arguments)
+    [line] = errors.strip().splitlines()
+    assert status == 2 and out == ""
+    assert line.startswith("error: ") and all(fact in line for fact in facts)
     assert not list(tmp_path.iterdir())
 
 
-def test_prepare_prints_json_for_programs_and_tables_for_people(tmp_path, write_rows, polyreply):
+def test_prepare_prints_json_for_programs_and_tables_for_people(tmp_path, write_rows, here, polyreply):
     rows = [{"context": f"hello number {n}", "response": f"good day {n * n}"} for n in range(60)]
     path = write_rows(tmp_path / "d.jsonl", [*rows, b"{", rows[0]])
     done = polyreply("prepare", path, "--out", tmp_path / "a", "--set", "overlap.near=false", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == json.loads((tmp_path / "a/report.json").read_text())
-    done = polyreply("prepare", path, "--out", tmp_path / "b", "--set", "overlap.near=false")
-    assert "Written to" in done.stdout and "1 bad rows were left out" in done.stdout
-    assert f"{path}, line 61: not JSON" in done.stdout
+    status, out, _ = here("prepare", path, "--out", "b", "--set", "overlap.near=false")
+    assert status == 0 and "line 61" in out and (tmp_path / "b" / "train.jsonl.gz").is_file()
+    status, _, errors = here("prepare", path, "--out", "c", "--strict")
+    assert status == 2 and f"{path}, line 61" in errors
 
 
-def test_strict_stops_at_the_first_bad_row(tmp_path, write_rows, polyreply):
-    path = write_rows(tmp_path / "d.jsonl", [{"context": "a", "response": "b"}, b"{"])
-    done = polyreply("prepare", path, "--out", tmp_path / "out", "--strict")
-    assert done.returncode == 2 and f"{path}, line 2: not JSON" in done.stderr
-
-
-def test_an_unwritable_place_is_one_clear_line(tmp_path, write_rows, polyreply):
+def test_an_unwritable_place_is_one_clear_line(tmp_path, write_rows, here):
     path = write_rows(tmp_path / "d.jsonl", [{"context": "a", "response": "b"}])
     (tmp_path / "file").write_text("in the way")
-    done = polyreply("prepare", path, "--out", tmp_path / "file" / "out")
-    assert done.returncode == 2
-    [line] = done.stderr.strip().splitlines()
-    assert line.startswith("error: ")
+    status, _, errors = here("prepare", path, "--out", "file/out")
+    [line] = errors.strip().splitlines()
+    assert status == 2 and line.startswith("error: ")
 
 
-def test_tokenize_trains_loads_and_reports(tmp_path, write_rows, polyreply):
+def test_tokenize_trains_loads_and_reports(tmp_path, write_rows, here):
     rows = [{"context": f"how is item {n} going today", "response": f"item {n} is fine, thank you"} for n in range(300)]
     path = write_rows(tmp_path / "d.jsonl", rows)
     sizes = ("--vocab-size", 400, "--max-context-tokens", 8)
-    done = polyreply("tokenize", path, "--out", tmp_path / "tok", *sizes, "--json")
-    assert done.returncode == 0, done.stderr
-    first = json.loads(done.stdout)
+    status, out, errors = here("tokenize", path, "--out", "tok", *sizes, "--json")
+    assert status == 0, errors
+    first = json.loads(out)
     assert first["train"]["samples"] == 300 and first["train"]["contexts_cut_inside_turn"] > 0
-    done = polyreply("tokenize", path, "--tokenizer", tmp_path / "tok", *sizes[2:], "--json")
-    assert json.loads(done.stdout) == first
+    assert json.loads(here("tokenize", path, "--tokenizer", "tok", *sizes[2:], "--json")[1]) == first

@@ -1,12 +1,17 @@
-"""The benchmark of `prepare` really plants duplicates and really measures."""
+"""The benchmark of `prepare` plants the duplicates it claims to plant, and measures the real command."""
 
 import json
+from collections import Counter
 
 import numpy as np
-from test_overlap import brute_overlap
 
 from polyreply.bench.synthetic import natural_pairs, write_natural
 from polyreply.data.read import read_dialogues
+
+
+def unigram_overlap(text, other):
+    one, two = Counter(text.split()), Counter(other.split())
+    return 2 * (one & two).total() / (one.total() + two.total())
 
 
 def test_bench_data_reports_every_figure(polyreply):
@@ -29,7 +34,7 @@ def test_planted_duplicates_are_what_they_should_be(tmp_path):
     assert {original for _, original in planted.near} <= {(row.context[0], row.responses[0]) for row in held_out}
     assert len(train) == 2000 and len(train) - len(set(train)) == planted.exact == 10
     assert {copy for copy, _ in planted.near} <= set(train)
-    overlaps = [brute_overlap(" ".join(copy), " ".join(original)) for copy, original in planted.near]
+    overlaps = [unigram_overlap(" ".join(copy), " ".join(original)) for copy, original in planted.near]
     assert min(overlaps) > 0.6 and np.mean(np.array(overlaps) > 0.75) > 0.9 and max(overlaps) < 1
 
 
