@@ -1,6 +1,8 @@
-"""The main job, end to end: ten fresh decoders on the shipped backbone, trained by EqHard-EM on chitchat, on a CPU.
+"""The main job, end to end, on a CPU: `polyreply demo`.
 
-Then replies to five messages beside beam search from the same backbone, and metrics on held-out contexts.
+Prepares real conversations, trains ten new decoders on the shipped backbone by EqHard-EM, replies to five messages,
+and compares ten decoders with beam search and nucleus sampling from the same backbone on 200 held-out contexts. It
+uses nothing but the public interface, so it is also the longest example of it.
 """
 
 import json
@@ -8,7 +10,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from polyreply.config import as_overrides, load_recipe
 from polyreply.data.chitchat import SCREENED
@@ -16,19 +17,19 @@ from polyreply.data.dialogue import Dialogue
 from polyreply.data.prepare import PrepareConfig, prepare
 from polyreply.data.read import read_dialogues
 from polyreply.files import write_files
-from polyreply.metrics import evaluate
+from polyreply.metrics import Scores, evaluate
 from polyreply.metrics.comparison import Comparison, compare_systems
 from polyreply.metrics.comparison_plot import draw
-from polyreply.metrics.scores import Scores
 from polyreply.metrics.systems import System
-from polyreply.models.shipped import SHIPPED
 from polyreply.plots import can_plot
 from polyreply.progress import Notify, silent
-from polyreply.reply import PolyReply
+from polyreply.reply import Context, PolyReply, Reply
 from polyreply.reply_file import response_row
 from polyreply.training.loop import train
 from polyreply.training.recipe import TrainRecipe
 from polyreply.training.view import View
+
+ShowTraining = Callable[[TrainRecipe], AbstractContextManager[View]]
 
 MESSAGES = (
     "I finally passed my driving test!",
@@ -39,48 +40,59 @@ MESSAGES = (
 )
 """Chosen before anything was trained; none of them is in the training data."""
 CHITCHAT = PrepareConfig(clean=SCREENED)
-"""What the shipped model was trained on."""
+"""The data of the shipped model, and of the demo."""
 TRAINING = {
     "method": "eqhard-em",
-    "model.backbone": SHIPPED,
+    "model.backbone": "shipped",
     "steps": 150,
     "em": {"e_step_size": 100, "cost": "nll"},
     "optimizer": {"learning_rate": 1.5e-3, "schedule": "cosine", "clip_norm": 1.0},
     "validation": {"every": 75, "samples": 200, "contexts": 5, "keep": "last"},
     "checkpoint.every": 25,
 }
-"""The shipped model's stage 2, made short."""
+"""A short version of the shipped model's stage 2."""
 GENERATION = {"max_new_tokens": 32, "min_new_tokens": 8, "no_repeat_ngram_size": 3}
-"""How all systems reply: a small model is easily caught in a loop, and ends sooner than people do (9 words for 13)."""
+"""For all systems alike: a small model repeats itself easily, and stops earlier than people do (9 words, not 13)."""
 SYSTEMS = {"EqHard-EM": "decoders", "beam search": "beam", "nucleus sampling": "nucleus"}
-CONTEXTS = 200
+"""How each of the compared systems decodes, by name."""
+NUM_CONTEXTS = 200
 NUM_REPLIES = 10
-"""The main job's K, and the beams and samples of the others."""
+"""Decoders, beams and samples alike."""
 
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demo made, and where."""
+    """The demo's results and the folder that holds them."""
 
     out: Path
-    replies: list[dict[str, Any]]
-    """For each message the replies of each system by its name."""
+    replies: dict[str, dict[str, list[str]]]
+    """Each system's replies to each message."""
     comparison: Comparison
 
 
-def run_demo(
-    out: Path, notify: Notify = silent, show: Callable[[TrainRecipe], AbstractContextManager[View]] | None = None
-) -> Demo:
-    """Does all of it, in a folder; what an earlier run has finished there is not done again."""
+def run_demo(out: Path, notify: Notify = silent, show: ShowTraining | None = None) -> Demo:
+    """Run the demo in a folder; what an earlier run has finished there is reused.
+
+    `show` opens a live view of the training.
+    """
     data = out / "data"
     if not (data / "report.json").is_file():
         prepare(["chitchat"], data, CHITCHAT, notify=notify)
-    model = PolyReply.from_pretrained(_trained(out / "run", data, show))
+    model = _trained_model(out, data, show)
+
     notify("replying", 0.0)
-    replies = [{"message": message, **_answers(model, message)} for message in MESSAGES]
-    held_out = _spread(list(read_dialogues(data / "test.jsonl.gz")))
-    scores = [_scored(out, model, name, held_out, notify) for name in SYSTEMS]
+    replies = {
+        message: {name: [reply.text for reply in _replies(model, name, [message])[0]] for name in SYSTEMS}
+        for message in MESSAGES
+    }
+    test = list(read_dialogues(data / "test.jsonl.gz"))
+    held_out = test[:: max(1, len(test) // NUM_CONTEXTS)][:NUM_CONTEXTS]  # spread over the whole split
+    scores = []
+    for index, name in enumerate(SYSTEMS):
+        notify(f"evaluating {name}", index / len(SYSTEMS))
+        scores.append(_evaluated(model, name, held_out, out))
     comparison = compare_systems([System(one.system, [one]) for one in scores], notify=notify)
+
     files = {out / "replies.json": json.dumps(replies, indent=2, ensure_ascii=False).encode()}
     if can_plot():
         files[out / "quality-diversity.png"] = draw(comparison, ".png")
@@ -88,43 +100,28 @@ def run_demo(
     return Demo(out, replies, comparison)
 
 
-def recipe(out: Path, data: Path) -> TrainRecipe:
-    """The demo's training."""
-    return load_recipe(TrainRecipe, None, as_overrides({"data": data, "out": out, **TRAINING}))
+def _trained_model(out: Path, data: Path, show: ShowTraining | None) -> PolyReply:
+    """The demo's model: loaded if it exists, otherwise trained (or resumed) in `out/run` and moved to `out/model`."""
+    folder, run = out / "model", out / "run"
+    if not folder.is_dir():
+        recipe = load_recipe(TrainRecipe, None, as_overrides({"data": data, "out": run, **TRAINING}))
+        with show(recipe) if show else nullcontext() as view:
+            train(recipe, resume=(run / "recipe.yaml").is_file(), view=view).rename(folder)
+    return PolyReply.from_pretrained(folder)
 
 
-def _trained(run: Path, data: Path, show: Callable[[TrainRecipe], AbstractContextManager[View]] | None) -> Path:
-    """The finished model, in the demo's own folder; the run's other files stay where they are."""
-    model = run.parent / "model"
-    if not model.is_dir():
-        made = recipe(run, data)
-        with show(made) if show else nullcontext() as view:
-            train(made, resume=(run / "recipe.yaml").is_file(), view=view).rename(model)
-    return model
+def _replies(model: PolyReply, system: str, contexts: Sequence[Context]) -> list[list[Reply]]:
+    return model.reply(list(contexts), decode=SYSTEMS[system], k=NUM_REPLIES, **GENERATION)
 
 
-def _answers(model: PolyReply, message: str) -> dict[str, list[str]]:
-    return {name: [reply.text for reply in _reply(model, [message], how)[0]] for name, how in SYSTEMS.items()}
-
-
-def _reply(model: PolyReply, contexts: Sequence[Any], decode: str) -> Any:
-    return model.reply(list(contexts), decode=decode, k=NUM_REPLIES, **GENERATION)
-
-
-def _scored(out: Path, model: PolyReply, name: str, held_out: Sequence[Dialogue], notify: Notify) -> Scores:
-    """Replies to the held-out contexts, in a responses file, and their scores."""
-    notify(f"evaluating {name}", list(SYSTEMS).index(name) / len(SYSTEMS))
-    contexts = [dialogue.context for dialogue in held_out]
-    rows = [response_row(*pair) for pair in zip(contexts, _reply(model, contexts, SYSTEMS[name]), strict=True)]
-    responses = [row["responses"] for row in rows]
-    scores = evaluate(responses, [list(dialogue.responses) for dialogue in held_out], system=name)
-    place = name.replace(" ", "-").lower()
-    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    write_files({out / "responses" / f"{place}.jsonl": text.encode()}, overwrite=True)
-    scores.save(out / "scores" / f"{place}.json", overwrite=True)
+def _evaluated(model: PolyReply, system: str, dialogues: Sequence[Dialogue], out: Path) -> Scores:
+    """Scores of a system's replies; both are also written below `out`."""
+    contexts = [dialogue.context for dialogue in dialogues]
+    rows = [response_row(*pair) for pair in zip(contexts, _replies(model, system, contexts), strict=True)]
+    references = [list(dialogue.responses) for dialogue in dialogues]
+    scores = evaluate([row["responses"] for row in rows], references, system=system)
+    name = system.replace(" ", "-").lower()
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    write_files({out / "responses" / f"{name}.jsonl": lines.encode()}, overwrite=True)
+    scores.save(out / "scores" / f"{name}.json", overwrite=True)
     return scores
-
-
-def _spread(dialogues: Sequence[Dialogue]) -> Sequence[Dialogue]:
-    """As many as are measured, from all over the split, in its order."""
-    return dialogues[:: max(1, len(dialogues) // CONTEXTS)][:CONTEXTS]

@@ -23,13 +23,13 @@ CONVERSATIONS = 300
 
 @pytest.fixture(scope="module")
 def small_demo(tmp_path_factory):
-    """The demo on a few conversations, with two EM steps and six contexts: the folder and what it gave."""
+    """The demo on a few conversations, with two EM steps and six contexts: its folder and results."""
     out = tmp_path_factory.mktemp("demo")
     rows = islice(chitchat.read_records("train"), CONVERSATIONS)
     (out / "some.jsonl").write_text("".join(json.dumps({"turns": row.turns}) + "\n" for row in rows))
     prepare([str(out / "some.jsonl")], out / "data", demo.CHITCHAT)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(demo, "CONTEXTS", 6)
+        patch.setattr(demo, "NUM_CONTEXTS", 6)
         patch.setattr(demo, "prepare", None)
         patch.setattr(demo, "TRAINING", {**demo.TRAINING, "steps": 2, "em": {"e_step_size": 20}})
         return out, demo.run_demo(out)
@@ -41,25 +41,26 @@ def test_everything_is_saved(small_demo):
         *("some.jsonl", "data", "model", "quality-diversity.png", "replies.json", "responses", "run", "scores")
     }
     assert json.loads((out / "replies.json").read_text()) == done.replies
-    for answers in done.replies:
-        assert all(len(answers[name]) == demo.NUM_REPLIES for name in demo.SYSTEMS)
+    assert list(done.replies) == list(demo.MESSAGES)
+    for replies in done.replies.values():
+        assert {name: len(texts) for name, texts in replies.items()} == dict.fromkeys(demo.SYSTEMS, demo.NUM_REPLIES)
     assert [system.name for system in done.comparison.systems] == list(demo.SYSTEMS)
 
 
 def test_started_again_it_trains_nothing(small_demo, monkeypatch):
     monkeypatch.setattr(demo, "train", None)
     monkeypatch.setattr(demo, "prepare", None)
-    monkeypatch.setattr(demo, "CONTEXTS", 6)
+    monkeypatch.setattr(demo, "NUM_CONTEXTS", 6)
     assert demo.run_demo(small_demo[0]).replies == small_demo[1].replies
 
 
-def test_nobody_has_said_the_messages():
+def test_the_messages_are_not_in_the_training_data():
     turns = [turn for row in chitchat.read_records("train") for turn in row.turns]
-    messages, said = (set(exact_key(pa.array(texts)).to_pylist()) for texts in (demo.MESSAGES, turns))
-    assert len(said) > 50_000 and not messages & said
+    messages, seen = (set(exact_key(pa.array(texts)).to_pylist()) for texts in (demo.MESSAGES, turns))
+    assert len(seen) > 50_000 and not messages & seen
 
 
-def test_its_data_are_those_of_the_recipe():
+def test_its_data_settings_equal_the_shipped_recipe():
     assert load_recipe(PrepareConfig, ROOT / "polyreply" / "recipes" / "prepare-chitchat.yaml") == demo.CHITCHAT
 
 
@@ -73,9 +74,9 @@ def test_the_shipped_model_is_small_whole_and_has_a_card():
     assert len(replies) == 10 and len({reply.text for reply in replies}) >= 8
 
 
-def test_a_package_without_its_model_says_so(tmp_path, monkeypatch):
+def test_a_package_without_its_model_raises(tmp_path, monkeypatch):
     monkeypatch.setattr("polyreply.models.shipped.FOLDER", tmp_path)
-    with pytest.raises(ModelFolderError, match="no model is shipped with this version; train one, or name a model"):
+    with pytest.raises(ModelFolderError, match="shipped"):
         PolyReply.from_pretrained("shipped")
 
 
@@ -86,7 +87,7 @@ def test_a_newcomer_gets_ten_replies(polyreply):
 
 
 @pytest.mark.slow
-def test_the_replies_are_worth_showing(tmp_path):
+def test_ten_decoders_differ_and_beat_beam_search(tmp_path):
     done = demo.run_demo(tmp_path)
     ours, beam = (system.seeds[0].numbers for system in done.comparison.systems[:2])
     rows = [json.loads(line) for line in (tmp_path / "responses" / "eqhard-em.jsonl").read_text().splitlines()]

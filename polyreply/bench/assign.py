@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from polyreply.arrays import Floats
 from polyreply.bench.timing import medians
 from polyreply.em.solver.balanced import balanced_assignment
-from polyreply.em.solver.flow import Floats
 from polyreply.progress import Notify
 
 K = 10
