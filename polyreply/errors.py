@@ -1,12 +1,12 @@
-"""The exceptions a user can meet.
+"""The exceptions that users can meet.
 
-Each message is one line that says what was expected, what was found and how to fix it. The command line
-prints that line and exits with status 2; anything else that escapes is a defect of ours.
+Each message is one line: what was expected, what was found, how to fix it. The command line prints that line and exits
+with status 2; any other exception that escapes is a bug.
 """
 
 
 class PolyReplyError(ValueError):
-    """A mistake the user can fix."""
+    """An error that the user can fix."""
 
 
 class DataError(PolyReplyError):
@@ -18,15 +18,19 @@ class RecipeError(PolyReplyError):
 
 
 class BackboneError(PolyReplyError):
-    """A model that cannot be loaded, or that cannot serve as a backbone."""
+    """A model that cannot be loaded or cannot be a backbone."""
 
 
 class ModelFolderError(PolyReplyError):
-    """A folder or name that holds no K-decoder model, or a damaged one."""
+    """A folder or name without a K-decoder model, or with a damaged one."""
+
+
+class DivergedError(PolyReplyError):
+    """A loss, gradient or likelihood is not finite."""
 
 
 class MissingExtraError(PolyReplyError):
-    """An optional package is needed for what was asked."""
+    """An optional package is needed."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(

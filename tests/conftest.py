@@ -58,7 +58,7 @@ def corpus(tmp_path_factory):
 @pytest.fixture(scope="session")
 def stage1(corpus, tmp_path_factory):
     """The model folder of a small stage 1 on it."""
-    from polyreply.training.loop import train
+    from runs import train
 
     out = tmp_path_factory.mktemp("runs") / "stage1"
     return train(runs.recipe(corpus, out, "method=mle", "model.backbone=mini", "optimizer.learning_rate=0.01"))

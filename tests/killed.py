@@ -60,7 +60,7 @@ def _train(folder, settings, resume, kill_at, moments):
     record = [] if moments is not None else None
     recipe = load_recipe(TrainRecipe, None, settings)
     sys.setprofile(_Counter(kill_at, record))
-    train(recipe, resume=resume)
+    train(recipe, resume=resume, callbacks=[])
     sys.setprofile(None)
     if moments is not None:
         Path(moments).write_text(json.dumps(record))

@@ -1,9 +1,11 @@
 """Small training runs, shared by the tests: their corpus is generated, their model is a T5 of one layer."""
 
 import json
+from pathlib import Path
 
 from polyreply.config import load_recipe
 from polyreply.data.smalltalk import generate
+from polyreply.training import loop
 from polyreply.training.recipe import TrainRecipe
 
 METHODS = ["eqhard-em", "soft-em", "hard-em", "eqrandom-fixed", "eqrandom-dynamic", "eqsoft-em"]
@@ -34,3 +36,9 @@ def write_corpus(folder, rows=90):
 def recipe(data, out, *overrides):
     """A run of four steps, changed by `overrides`."""
     return load_recipe(TrainRecipe, None, [*SMALL, f"data={data}", f"out={out}", *overrides])
+
+
+def train(made, **options):
+    """Train silently; the model folder."""
+    loop.train(made, **{"callbacks": [], **options})
+    return Path(made.out) / "model"

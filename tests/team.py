@@ -16,25 +16,25 @@ from pathlib import Path
 import numpy as np
 
 from polyreply.config import load_recipe
-from polyreply.em import em_step as em_steps
+from polyreply.em import em_step
 from polyreply.errors import PolyReplyError
+from polyreply.training.callbacks import Callback
 from polyreply.training.loop import train
 from polyreply.training.recipe import TrainRecipe
-from polyreply.training.view import SilentView
 
 RANK = int(os.environ.get("RANK", "0"))
 
 
-class Told(SilentView):
+class Told(Callback):
     """Prints what it is told; after a step no large file can be written."""
 
     def __init__(self, full):
         self.full = full
 
-    def message(self, text):
+    def on_message(self, text):
         print(text)
 
-    def update(self, record):
+    def on_step(self, record):
         if record.step == self.full:
             resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, resource.RLIM_INFINITY))
 
@@ -45,7 +45,7 @@ def attempt(apart=False, full=None, **job):
     if apart:
         os.chdir(f"apart.{RANK}")
     try:
-        run(view=Told(full), **job)
+        run(callbacks=[Told(full)], **job)
     except PolyReplyError as error:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         [out] = [setting.removeprefix("out=") for setting in job["settings"] if setting.startswith("out=")]
@@ -53,10 +53,10 @@ def attempt(apart=False, full=None, **job):
     os.chdir(home)
 
 
-def run(settings, resume=False, die=(), view=None):
+def run(settings, resume=False, die=(), callbacks=()):
     """Trains; returns the run folder, beside which lie the weights of all E-steps as this process saw them."""
     recipe = load_recipe(TrainRecipe, None, settings)
-    original, seen = em_steps.assign, []
+    original, seen = em_step.assign, []
     dies_at = die[1] if die and die[0] == RANK else -1
 
     def remember(*arguments, **options):
@@ -66,11 +66,11 @@ def run(settings, resume=False, die=(), view=None):
         seen.append(assignment.weights_NK)
         return assignment
 
-    em_steps.assign = remember
+    em_step.assign = remember
     try:
-        train(recipe, resume=resume, view=view)
+        train(recipe, resume=resume, callbacks=callbacks)
     finally:
-        em_steps.assign = original
+        em_step.assign = original
     np.savez(assignments_file(recipe.out, RANK), *seen)
     return Path(recipe.out)
 

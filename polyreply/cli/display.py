@@ -1,5 +1,7 @@
 """What the verbs share on the screen: progress on standard error, tables and JSON on standard output."""
 
+import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -7,6 +9,8 @@ from typing import Any
 import typer
 
 _interrupted = False
+_LET_SPEAK = 1.0
+"""Seconds that a process waits before it ends with an error that the main one reports: a launcher then stops all."""
 
 
 def interrupt(number: int, frame: object) -> None:
@@ -14,6 +18,23 @@ def interrupt(number: int, frame: object) -> None:
     global _interrupted
     _interrupted = True
     raise KeyboardInterrupt
+
+
+@contextmanager
+def one_voice(is_common: Callable[[Exception], bool]) -> Iterator[None]:
+    """Errors common to all processes are printed by local rank 0 only; an error of one process is printed by it."""
+    from polyreply.distributed import rank, world_size
+    from polyreply.errors import PolyReplyError
+
+    try:
+        yield
+    except PolyReplyError as error:
+        if world_size() > 1:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a launcher may end us now, but our message comes first
+            if rank("LOCAL_RANK") != 0 and is_common(error):
+                time.sleep(_LET_SPEAK)
+                raise typer.Exit(2) from None
+        raise
 
 
 @contextmanager

@@ -1,8 +1,6 @@
 """`polyreply train`."""
 
-import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,140 +11,126 @@ import typer
 if TYPE_CHECKING:
     from polyreply.training.recipe import TrainRecipe
 
-_LET_SPEAK = 1.0
-"""Seconds that a process waits before it ends because of what the main one says: a launcher then stops the others."""
-
 
 def train(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RECIPE.yaml] [key=value …]", help="A recipe, and settings that win over it."),
+        typer.Argument(
+            metavar="[RECIPE] [key=value …]",
+            help="A method, a shipped recipe or a YAML file; and settings that take precedence over it.",
+        ),
     ] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with this run folder.")] = None,
+    list_recipes: Annotated[bool, typer.Option("--list", help="List the methods and recipes, and leave.")] = False,
+    resume: Annotated[Path | None, typer.Option(help="Resume this run folder.")] = None,
     allow_changes: Annotated[
-        bool, typer.Option("--allow-changes", help="With --resume: go on although settings of the learning changed.")
+        bool, typer.Option("--allow-changes", help="With --resume: although settings of the learning have changed.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the recipe, print it whole, and leave.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print where things are as JSON.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the recipe, print all of it, and leave.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the paths of the results as JSON.")] = False,
 ) -> None:
-    """Train stage 1 (method=mle) or stage 2 (method=eqhard-em and the other EM variants).
+    """Train stage 1 (mle) or stage 2 (eqhard-em and the other EM methods).
+
+    RECIPE is a method's name, the name of a shipped recipe (see --list), or a YAML file.
 
     \b
     Examples:
-      polyreply train recipes/stage1-mini.yaml data=data/chitchat out=runs/stage1
-      polyreply train recipes/eqhard-em.yaml data=data/chitchat model.backbone=runs/stage1/model out=runs/eqhard
-      polyreply train --resume runs/eqhard steps=2000
+      polyreply train stage1-mini data=data/chitchat out=runs/stage1
+      polyreply train eqhard-em data=data/chitchat model.backbone=runs/stage1/model out=runs/eqhard-em
+      polyreply train eqhard-em data=my.csv model.backbone=shipped out=runs/mine
+      polyreply train --resume runs/eqhard-em steps=2000
     """
-    with _one_voice():
+    from polyreply.cli.display import one_voice
+
+    if list_recipes:
+        _print_recipes()
+        return
+    with one_voice(_is_common):
         recipe = _recipe(arguments or [], resume)
         if dry_run:
-            _print_recipe(recipe)
+            from polyreply.config import to_yaml
+
+            typer.echo(to_yaml(recipe), nl=False)
             return
-        with _says_how_to_go_on(recipe.out):
-            model = _run(recipe, resume=resume is not None, allow_changes=allow_changes)
-    if _rank() == 0:
-        _print_places(recipe, model, as_json)
+        with _resume_hint(recipe.out):
+            _run(recipe, resume=resume is not None, allow_changes=allow_changes)
+    _print_paths(recipe, as_json)
 
 
 def _recipe(arguments: list[str], resume: Path | None) -> "TrainRecipe":
-    from polyreply.config import load_recipe
     from polyreply.errors import RecipeError
-    from polyreply.training.recipe import TrainRecipe
+    from polyreply.training.recipe import load_train_recipe
 
-    path, overrides = _split(arguments, resume)
-    if resume is not None:
-        if not (resume / "recipe.yaml").is_file():
-            raise RecipeError(f"{resume}: expected a run folder with its recipe.yaml, found none; check the path")
-        path, overrides = resume / "recipe.yaml", [f"out={resume}", *overrides]
-    return load_recipe(TrainRecipe, path, overrides)
-
-
-def _print_recipe(recipe: "TrainRecipe") -> None:
-    import yaml
-
-    from polyreply.config import to_tree
-
-    typer.echo(yaml.safe_dump(to_tree(recipe), sort_keys=False, allow_unicode=True), nl=False)
+    names = [argument for argument in arguments if "=" not in argument]
+    overrides = [argument for argument in arguments if "=" in argument]
+    if len(names) > 1 or (names and resume is not None):
+        raise RecipeError(f"expected one recipe and key=value settings, found {', '.join(names)}; name one recipe")
+    if resume is None:
+        return load_train_recipe(names[0] if names else None, overrides)
+    if not (resume / "recipe.yaml").is_file():
+        raise RecipeError(f"{resume}: expected a run folder with its recipe.yaml, found none; check the path")
+    return load_train_recipe(resume / "recipe.yaml", [f"out={resume}", *overrides])
 
 
-def _run(recipe: "TrainRecipe", *, resume: bool, allow_changes: bool) -> Path:
+def _run(recipe: "TrainRecipe", *, resume: bool, allow_changes: bool) -> None:
     from polyreply.training.loop import train as run
     from polyreply.training.view import TrainingView
 
-    if _rank() != 0:  # of several processes only the first one speaks
-        return run(recipe, resume=resume, allow_changes=allow_changes)
-    title = f"{recipe.method} on {Path(recipe.data).name}"
-    with TrainingView(recipe.steps, 0 if recipe.method == "mle" else recipe.num_decoders, title) as view:
-        return run(recipe, resume=resume, allow_changes=allow_changes, view=view)
+    run(recipe, resume=resume, allow_changes=allow_changes, callbacks=[TrainingView()])
 
 
-def _print_places(recipe: "TrainRecipe", model: Path, as_json: bool) -> None:
+def _print_paths(recipe: "TrainRecipe", as_json: bool) -> None:
     from polyreply.cli.display import print_json
+    from polyreply.distributed import rank
+    from polyreply.em.settings import MLE
 
-    if as_json:
-        print_json({"model": str(model), "log": str(model.parent / "log.jsonl")})
+    if rank() != 0:
         return
-    typer.echo(f"model: {model}\nlog:   {model.parent / 'log.jsonl'}")
-    if recipe.method != "mle":
-        typer.echo(f"usage: {model.parent / 'usage.json'}")
-    typer.echo(f'try:   polyreply reply "How was your day?" --model {model}')
+    out = Path(recipe.out)
+    paths = {"model": out / "model", "log": out / "log.jsonl"}
+    if recipe.method != MLE:
+        paths["usage"] = out / "usage.json"
+    if as_json:
+        print_json({name: str(path) for name, path in paths.items()})
+        return
+    for name, path in paths.items():
+        typer.echo(f"{name + ':':<7}{path}")
+    typer.echo(f'try:   polyreply reply "How was your day?" --model {paths["model"]}')
 
 
-@contextmanager
-def _one_voice() -> Iterator[None]:
-    """What all processes find wrong, only the first one of a machine tells; what one alone finds, it tells itself."""
-    from polyreply.errors import PolyReplyError
+def _print_recipes() -> None:
+    from polyreply.cli.display import print_table
+    from polyreply.config import shipped_recipes
+    from polyreply.em.assign import METHODS
 
-    try:
-        yield
-    except PolyReplyError as error:
-        if _rank("WORLD_SIZE") > 1:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a launcher may end us now, but what we say comes first
-            if _rank("LOCAL_RANK") != 0 and _all_find(error):
-                time.sleep(_LET_SPEAK)
-                raise typer.Exit(2) from None
-        raise
+    methods = [(name, (function.__doc__ or "").splitlines()[0]) for name, function in METHODS.items()]
+    print_table("Methods of stage 2", ("name", "assigns"), methods)
+    recipes = [(name, text) for name, text in shipped_recipes().items() if not name.startswith("prepare-")]
+    print_table("Recipes", ("name", "trains"), recipes)
 
 
-def _all_find(error: Exception) -> bool:
-    """Whether every process of a run meets this, or the main one tells it."""
-    from polyreply.errors import MissingExtraError, RecipeError
-
-    if isinstance(error, RecipeError | MissingExtraError):
-        return True
+def _is_common(error: Exception) -> bool:
+    """Whether every process of a run raises this error, or the main one reports its cause."""
     from polyreply.distributed import MainFailedError, NotSharedError
+    from polyreply.errors import DivergedError, MissingExtraError, RecipeError
     from polyreply.training.alarms import CollapseError
     from polyreply.training.interrupts import TrainingError
 
-    return isinstance(error, TrainingError | CollapseError | NotSharedError | MainFailedError)
+    common = (RecipeError, MissingExtraError, TrainingError, DivergedError, CollapseError)
+    return isinstance(error, (*common, NotSharedError, MainFailedError))
 
 
 @contextmanager
-def _says_how_to_go_on(out: str) -> Iterator[None]:
-    """Ctrl-C and SIGTERM outside of the steps: before a run has begun, or while its model is written."""
+def _resume_hint(out: str) -> Iterator[None]:
+    """On Ctrl-C or SIGTERM outside of the steps (while loading, or while the model is written), say how to resume."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
-        if _rank() == 0:
-            from polyreply.training.interrupts import resume_command
+        from polyreply.distributed import rank
+        from polyreply.training.interrupts import resume_command
 
+        if rank() == 0:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            begun = Path(out, "recipe.yaml").is_file()
-            rest = f"go on with: {resume_command(out)}" if begun else "nothing was kept: start the same command again"
+            started = Path(out, "recipe.yaml").is_file()
+            rest = f"resume with: {resume_command(out)}" if started else "nothing was saved: start the command again"
             typer.echo(f"the run is not finished; {rest}", err=True)
         raise
-
-
-def _rank(name: str = "RANK") -> int:
-    """What a launcher says about this process; 0 without one."""
-    return int(os.environ.get(name) or 0)
-
-
-def _split(arguments: list[str], resume: Path | None) -> tuple[Path | None, list[str]]:
-    """The recipe's path, which is the one argument that sets nothing, and the settings."""
-    from polyreply.errors import RecipeError
-
-    paths = [argument for argument in arguments if "=" not in argument]
-    if len(paths) > 1 or (paths and resume is not None):
-        raise RecipeError(f"expected one recipe and key=value settings, found {', '.join(paths)}; name one recipe")
-    return (Path(paths[0]) if paths else None), [argument for argument in arguments if "=" in argument]

@@ -1,1 +1,1 @@
-"""Equal-size Hard EM: who trains on what, and how that is decided."""
+"""The algorithm: `em_step` shows a whole step; `assign` has one function for each method; `solver` is exact."""

@@ -1,174 +1,198 @@
-"""The E-step's second half: from NLL to weights, one function for each method.
+"""The E-step's second half: from likelihoods to weights, one function for each method.
 
-Methods that choose at random, or break ties so, do it by (seed, step) over the samples in the order of their ids. Every
-process computes the same, whatever order the samples were gathered in, and neither position nor length favours a
-decoder.
+An assigner takes the `Evidence` of one E-step and returns weights (N, K), whose rows sum to one: how much each decoder
+learns from each sample. To add a method, write such a function and register it in `METHODS`.
+
+Rows reach an assigner in the order of their sample ids, and its random numbers depend on (method, seed, step) alone. So
+every process computes the same weights, whatever order the samples were gathered in, and neither the position of a
+sample nor that of a decoder gives it an advantage.
 
 Legend: N samples of an E-step, M samples of the corpus, K decoders.
 """
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from zlib import crc32
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from polyreply.arrays import Floats, Ints
 from polyreply.em.posterior import log_joint, normalise
+from polyreply.em.settings import Cost
 from polyreply.em.solver.balanced import balanced_assignment
 from polyreply.em.solver.sinkhorn import sinkhorn
 from polyreply.errors import PolyReplyError
 
-Method = Literal["soft-em", "hard-em", "eqhard-em", "eqrandom-fixed", "eqrandom-dynamic", "eqsoft-em"]
-Cost = Literal["posterior", "nll"]
-"""What a balanced assignment sums up: −Q(z|c, r) as in the paper's text, or −log p(r, z|c)."""
+
+@dataclass(frozen=True)
+class Evidence:
+    """What an assigner sees of an E-step."""
+
+    nll_NK: Floats
+    """−log p(response | z=k, context)."""
+    log_prior_NK: Floats
+    """log p(z=k | context)."""
+    ids_N: Ints
+    """The place of each sample in the corpus."""
+    num_corpus: int = 0
+    """M; only eqrandom-fixed needs it."""
+    seed: int = 0
+    step: int = 0
+    """E-steps before this one."""
+    cost: Cost | None = None
+    """What a balanced assignment sums; None is the method's default."""
+    temperature: float = 1.0
+    """Weight of the entropy, for eqsoft-em."""
+    prices_K: Floats | None = None
+    """Prices that an earlier E-step of the same method returned; they only save time."""
+
+    @property
+    def num_decoders(self) -> int:
+        """K."""
+        return int(self.nll_NK.shape[1])
+
+    @cached_property
+    def joint_NK(self) -> Floats:
+        """log p(response, z=k | context)."""
+        return log_joint(self.nll_NK, self.log_prior_NK, self.ids_N)
+
+    @cached_property
+    def posterior_NK(self) -> Floats:
+        """Q(z=k | context, response), Eq. 2 of the paper."""
+        return normalise(self.joint_NK)
+
+    def rng(self, method: str) -> np.random.Generator:
+        """Random numbers of a method at this step."""
+        return np.random.default_rng((_stream(method), self.seed, self.step))
+
+    def rows(self, index_N: Ints) -> "Evidence":
+        """The evidence of some samples, in the given order."""
+        return replace(
+            self, nll_NK=self.nll_NK[index_N], log_prior_NK=self.log_prior_NK[index_N], ids_N=self.ids_N[index_N]
+        )
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """Who trains on what: the result of an E-step."""
+    """Which decoder learns from which sample: the result of an E-step."""
 
     weights_NK: Floats
-    """What each decoder's loss on each sample counts; rows sum to one."""
+    """How much each decoder's loss on each sample counts; rows sum to one."""
     posterior_NK: Floats
     """Q(z|c, r), whatever the method made of it."""
     prices_K: Floats | None = None
     """To start the next E-step from, for the methods that have prices."""
 
 
-def assign(
-    method: Method,
-    nll_NK: ArrayLike,
-    log_prior_NK: ArrayLike,
-    ids_N: ArrayLike,
-    *,
-    cost: Cost = "posterior",
-    seed: int = 0,
-    step: int = 0,
-    temperature: float = 1.0,
-    prices_K: Floats | None = None,
-    fixed_decoder_M: Ints | None = None,
-) -> Assignment:
-    """The weights of an E-step by any method; `ids_N` are places in the corpus, `step` counts E-steps.
+Assigner = Callable[[Evidence], Floats | tuple[Floats, Floats]]
+"""Returns weights (N, K), or weights and prices (K,)."""
 
-    `temperature` is for eqsoft-em, `fixed_decoder_M` (from `fixed_decoders`) for eqrandom-fixed.
-    """
-    for name, value, known in (("method", method, get_args(Method)), ("cost", cost, get_args(Cost))):
-        if value not in known:
-            raise PolyReplyError(f"{name}: expected one of {', '.join(known)}, found {value!r}")
-    ids_N = np.asarray(ids_N, np.intp)
-    joint_NK = log_joint(nll_NK, log_prior_NK, ids_N)
-    if ids_N.shape != joint_NK.shape[:1]:
-        raise PolyReplyError(f"ids: expected one for each of {len(joint_NK)} samples, found shape {ids_N.shape}")
-    posterior_NK = normalise(joint_NK)
-    if method == "soft-em":
-        return Assignment(soft_em(posterior_NK), posterior_NK)
-    if method == "eqrandom-fixed":
-        return Assignment(eqrandom_fixed(ids_N, fixed_decoder_M, joint_NK.shape[1]), posterior_NK)
-    order_N = ids_N.argsort(kind="stable")
-    joint_NK = joint_NK.take(order_N, 0)
-    prices: Floats | None = None
-    match method:
-        case "hard-em":
-            ordered_NK = hard_em(joint_NK, seed, step)
-        case "eqhard-em":
-            cost_NK, tie_NK = (-joint_NK, None) if cost == "nll" else (-posterior_NK.take(order_N, 0), -joint_NK)
-            ordered_NK, prices = eqhard_em(cost_NK, tie_NK, seed, step, prices_K)
-        case "eqrandom-dynamic":
-            ordered_NK = eqrandom_dynamic(len(ids_N), joint_NK.shape[1], seed, step)
-        case "eqsoft-em":
-            cost_NK = -joint_NK if cost == "nll" else -posterior_NK.take(order_N, 0)
-            ordered_NK, prices = eqsoft_em(cost_NK, temperature, prices_K)
+
+def assign(method: str, evidence: Evidence) -> Assignment:
+    """The weights of an E-step by a method of `METHODS`, in the order of the evidence's rows."""
+    if method not in METHODS:
+        raise PolyReplyError(f"method: expected one of {', '.join(METHODS)}, found {method!r}")
+    if evidence.ids_N.shape != evidence.nll_NK.shape[:1]:
+        raise PolyReplyError(f"expected {len(evidence.nll_NK)} sample ids, found shape {evidence.ids_N.shape}")
+    posterior_NK = evidence.posterior_NK  # raises if a likelihood is not finite
+    order_N = evidence.ids_N.argsort(kind="stable")
+    found = METHODS[method](evidence.rows(order_N))
+    ordered_NK, prices_K = found if isinstance(found, tuple) else (found, None)
+    if ordered_NK.shape != posterior_NK.shape or not np.allclose(ordered_NK.sum(1), 1):
+        raise PolyReplyError(
+            f"{method}: expected weights of shape {posterior_NK.shape} whose rows sum to one, found shape "
+            f"{ordered_NK.shape}"
+        )
     weights_NK = np.empty_like(ordered_NK)
     weights_NK[order_N] = ordered_NK
-    return Assignment(weights_NK, posterior_NK, prices)
+    return Assignment(weights_NK, posterior_NK, prices_K)
 
 
-def soft_em(posterior_NK: Floats) -> Floats:
-    """The posterior itself."""
-    return posterior_NK
+def soft_em(evidence: Evidence) -> Floats:
+    """Every decoder learns from every sample, as much as the posterior says."""
+    return evidence.posterior_NK
 
 
-def hard_em(joint_NK: Floats, seed: int = 0, step: int = 0) -> Floats:
-    """All of a sample to its most likely decoder; among equally likely ones chance decides."""
+def hard_em(evidence: Evidence) -> Floats:
+    """The most likely decoder gets the whole sample; equally likely ones draw lots."""
+    joint_NK = evidence.joint_NK
     best_NK = joint_NK == joint_NK.max(1, keepdims=True)
-    lottery_NK = _random(_HARD, seed, step).random(joint_NK.shape)
-    return _one_hot(np.where(best_NK, lottery_NK, -1.0).argmax(1), joint_NK.shape[1])
+    lottery_NK = evidence.rng("hard-em").random(joint_NK.shape)
+    return _one_hot(np.where(best_NK, lottery_NK, -1.0).argmax(1), evidence.num_decoders)
 
 
-def eqhard_em(
-    cost_NK: Floats,
-    tie_NK: Floats | None = None,
-    seed: int = 0,
-    step: int = 0,
-    prices_K: Floats | None = None,
-) -> tuple[Floats, Floats]:
-    """The assignment of least total cost in which every decoder has as many samples; and its prices.
+def eqhard_em(evidence: Evidence) -> tuple[Floats, Floats]:
+    """The assignment of least total cost in which every decoder gets the same number of samples, N/K.
 
-    Among assignments of equal cost the least total of `tie_NK` decides, then chance. Sizes differ by one
-    where K does not divide N.
+    Sizes differ by one where K does not divide N. Among assignments of equal cost the least total NLL decides, then the
+    seed.
     """
-    draw = int(_random(_EQHARD, seed, step).integers(1 << 62))
-    found = balanced_assignment(cost_NK, tie_NK=tie_NK, prices_K=prices_K, seed=draw)
-    return _one_hot(found.decoder_N, cost_NK.shape[1]), found.prices_K
+    if evidence.cost == "nll":
+        cost_NK, tie_NK = -evidence.joint_NK, None
+    else:
+        cost_NK, tie_NK = -evidence.posterior_NK, -evidence.joint_NK
+    seed = int(evidence.rng("eqhard-em").integers(1 << 62))
+    found = balanced_assignment(cost_NK, tie_NK=tie_NK, prices_K=evidence.prices_K, seed=seed)
+    return _one_hot(found.decoder_N, evidence.num_decoders), found.prices_K
 
 
-def eqrandom_fixed(ids_N: Ints, fixed_decoder_M: Ints | None, num_decoders: int) -> Floats:
-    """All of a sample to the decoder it was given once for all."""
-    if fixed_decoder_M is None:
-        raise PolyReplyError("eqrandom-fixed: expected fixed_decoder_M, found None; make it with fixed_decoders")
-    if len(ids_N) and not 0 <= ids_N.min() <= ids_N.max() < len(fixed_decoder_M):
-        found = f"{ids_N.min()} to {ids_N.max()}"
-        raise PolyReplyError(f"eqrandom-fixed: expected ids from 0 to {len(fixed_decoder_M) - 1}, found {found}")
-    return _one_hot(fixed_decoder_M[ids_N], num_decoders)
+def eqrandom_fixed(evidence: Evidence) -> Floats:
+    """Each sample has one decoder, drawn at random with equal sizes, for the whole training."""
+    if evidence.num_corpus <= evidence.ids_N.max(initial=-1):
+        raise PolyReplyError(
+            f"eqrandom-fixed: expected num_corpus above the largest sample id, {evidence.ids_N.max()}, found "
+            f"{evidence.num_corpus}; set it to the size of the corpus"
+        )
+    decoder_M = _fixed_decoders(evidence.num_corpus, evidence.num_decoders, evidence.seed)
+    return _one_hot(decoder_M[evidence.ids_N], evidence.num_decoders)
 
 
-def eqrandom_dynamic(num_samples: int, num_decoders: int, seed: int = 0, step: int = 0) -> Floats:
-    """Equally many samples to each decoder, at random, anew in every E-step."""
-    return _one_hot(_shuffled(num_samples, num_decoders, _random(_DYNAMIC, seed, step)), num_decoders)
+def eqrandom_dynamic(evidence: Evidence) -> Floats:
+    """Equal numbers of samples for each decoder, drawn at random in every E-step."""
+    decoder_N = _shuffled(len(evidence.ids_N), evidence.num_decoders, evidence.rng("eqrandom-dynamic"))
+    return _one_hot(decoder_N, evidence.num_decoders)
 
 
-def eqsoft_em(cost_NK: Floats, temperature: float, prices_K: Floats | None = None) -> tuple[Floats, Floats]:
-    """Soft weights of which every decoder has the same total, see `sinkhorn`; and their prices.
+def eqsoft_em(evidence: Evidence) -> tuple[Floats, Floats]:
+    """Soft weights with the same total for every decoder, see `solver.sinkhorn`.
 
-    With the NLL as cost and temperature 1 it is the posterior, each decoder's prior changed until all are used equally.
+    With the NLL as cost and temperature 1 this is the posterior under the prior at which all decoders are used equally.
     """
-    found = sinkhorn(cost_NK, temperature, prices_K=prices_K)
+    cost_NK = -evidence.posterior_NK if evidence.cost == "posterior" else -evidence.joint_NK
+    found = sinkhorn(cost_NK, evidence.temperature, prices_K=evidence.prices_K)
     return found.weights_NK, found.prices_K
 
 
-def fixed_decoders(num_samples: int, num_decoders: int, seed: int = 0) -> Ints:
+METHODS: dict[str, Assigner] = {
+    "eqhard-em": eqhard_em,
+    "hard-em": hard_em,
+    "soft-em": soft_em,
+    "eqsoft-em": eqsoft_em,
+    "eqrandom-fixed": eqrandom_fixed,
+    "eqrandom-dynamic": eqrandom_dynamic,
+}
+"""The methods of stage 2 by the names that recipes use."""
+
+_STREAMS = {"hard-em": 0, "eqhard-em": 1, "eqrandom-fixed": 2, "eqrandom-dynamic": 3}
+
+
+def _stream(method: str) -> int:
+    """A stream of random numbers for each method: with one seed, two methods do not share their draws."""
+    return _STREAMS.get(method, crc32(method.encode()))
+
+
+@cache
+def _fixed_decoders(num_corpus: int, num_decoders: int, seed: int) -> Ints:
     """A decoder for every sample of the corpus (M,), at random and equally often."""
-    return _shuffled(num_samples, num_decoders, _random(_FIXED, seed, 0))
-
-
-def temperature_at(step: int, start: float, end: float, anneal_steps: int) -> float:
-    """The temperature of an E-step: from `start` to `end` by the same factor in each step, then constant."""
-    if not (start > 0 and end > 0):
-        raise PolyReplyError(f"temperature: expected numbers above 0, found {start} to {end}")
-    if step >= anneal_steps:
-        return end
-    return float(start * (end / start) ** (step / anneal_steps))
-
-
-_HARD, _EQHARD, _FIXED, _DYNAMIC = range(4)
-"""Each use of chance has a stream of its own, so that methods with one seed do not share their accidents."""
-
-
-def _random(use: int, seed: int, step: int) -> np.random.Generator:
-    return np.random.default_rng((use, seed, step))
+    return _shuffled(num_corpus, num_decoders, np.random.default_rng((_stream("eqrandom-fixed"), seed, 0)))
 
 
 def _shuffled(number: int, num_decoders: int, rng: np.random.Generator) -> Ints:
-    decoder_N = np.repeat(np.arange(num_decoders), _capacities(number, num_decoders, rng))
-    return rng.permutation(decoder_N)
-
-
-def _capacities(number: int, num_decoders: int, rng: np.random.Generator) -> Ints:
-    """N/K for each decoder; what is left over goes to decoders chosen by chance."""
+    """Decoders in random order, each N/K times; the remainder goes to decoders drawn at random."""
     capacity_K = np.full(num_decoders, number // num_decoders, np.intp)
     capacity_K[rng.permutation(num_decoders)[: number % num_decoders]] += 1
-    return capacity_K
+    return rng.permutation(np.repeat(np.arange(num_decoders), capacity_K))
 
 
 def _one_hot(decoder_N: Ints, num_decoders: int) -> Floats:

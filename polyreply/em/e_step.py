@@ -3,18 +3,19 @@
 Legend: N samples, K decoders, T response tokens.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from polyreply.em.settings import EMSettings
 from polyreply.models.polyreply_model import PolyReplyModel
-from polyreply.models.score import Limits, Reduce, Samples, nll_NK
+from polyreply.models.score import Limits, Samples, nll_NK
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """What an assigner looks at, in float64: −log p(response|z,c) and log p(z|c), both (N, K)."""
+class Likelihoods(NamedTuple):
+    """−log p(response|z,c) and log p(z|c) of N samples under K decoders, both (N, K) in float64."""
 
     nll_NK: Tensor
     log_prior_NK: Tensor
@@ -22,41 +23,43 @@ class Evidence:
 
 @torch.no_grad()
 def e_step(
-    model: PolyReplyModel,
-    samples: Samples,
-    *,
-    likelihood: Reduce = "sum",
-    dropout: bool = False,
-    max_tokens: int | None = None,
-    limits: Limits | None = None,
-) -> Evidence:
-    """Scores samples under all decoders. They are sorted and cut by length inside; the result is in their order.
+    model: PolyReplyModel, samples: Samples, settings: EMSettings | None = None, limits: Limits | None = None
+) -> Likelihoods:
+    """Score samples under all decoders, in chunks of similar length; the result is in the samples' order.
 
-    `max_tokens` looks only at the beginning of each response, which costs less and often says enough.
+    Dropout is off unless the settings say otherwise. `settings.e_step_max_tokens` scores only the beginning of each
+    response, which costs less and often gives the same assignment.
     """
+    settings, limits = settings or EMSettings(), limits or Limits()
     if not len(samples):
         nothing = torch.zeros(0, model.num_decoders, dtype=torch.float64)
-        return Evidence(nothing, nothing)
+        return Likelihoods(nothing, nothing)
+    scored, length = samples, settings.e_step_max_tokens
+    if length is not None:
+        scored = replace(
+            samples,
+            response_NT=samples.response_NT[:, :length],
+            response_mask_NT=samples.response_mask_NT[:, :length],
+        )
     was_training = model.training
-    model.train(dropout)
+    model.train(settings.e_step_dropout)
     try:
-        scored = samples if max_tokens is None else _beginnings(samples, max_tokens)
-        nll = nll_NK(model, scored, reduce=likelihood, limits=limits)
-        return Evidence(nll.double(), _log_prior(model, samples, limits or Limits()).double())
+        nll = nll_NK(model, scored, reduce=settings.likelihood, limits=limits)
+        return Likelihoods(nll.double(), _log_prior(model, samples, limits).double())
     finally:
         model.train(was_training)
 
 
-def _beginnings(samples: Samples, length: int) -> Samples:
-    parts = {name: getattr(samples, name)[:, :length] for name in ("response_NT", "response_mask_NT")}
-    return replace(samples, **parts)
-
-
 def _log_prior(model: PolyReplyModel, samples: Samples, limits: Limits) -> Tensor:
-    """log p(z|c), in pieces as the scoring is; a uniform one needs no model."""
+    """log p(z|c), computed in chunks as the NLL is; a uniform prior needs no model."""
     if model.prior is None:
         return torch.full((len(samples), model.num_decoders), -torch.tensor(float(model.num_decoders)).log().item())
-    longest = max(1, samples.context_NS.shape[1])
-    pieces = torch.arange(len(samples)).split(max(1, limits.max_tokens // longest))
-    parts = [samples.select(piece) for piece in pieces]
+    parts = (samples.select(index) for index in context_chunks(samples, limits))
     return torch.cat([model.log_prior(model.encode(part.context_NS, part.context_mask_NS)) for part in parts])
+
+
+def context_chunks(samples: Samples, limits: Limits) -> tuple[Tensor, ...]:
+    """Indices of samples whose contexts are read together."""
+    longest = max(1, samples.context_NS.shape[1])
+    chunks: tuple[Tensor, ...] = torch.arange(len(samples)).split(max(1, limits.max_tokens // longest))
+    return chunks

@@ -1,237 +1,249 @@
-"""The steps of a run: draw, E-step, assignment, M-step, on one or several processes.
+"""One step of EM, in the paper's order: draw, E-step, assignment, M-step, optimizer step.
 
-An EM step draws N samples at random, scores them under all K decoders, assigns them (soft, hard, balanced, or at
-random), and takes one optimizer step of each decoder on what it was given. Stage 1 is the same with one decoder, which
-is given everything.
+`em_step` is the algorithm. `EM` holds what its steps read and what they change; checkpoints keep the latter. Stage 1
+(`mle`) is the same step with a single decoder that gets every sample, so nothing has to be scored or assigned.
 
-Legend: N samples of a step over all processes, n of this one, M of the corpus, K decoders.
+Legend: N samples of a step over all processes, n of this one, M samples of the corpus, K decoders.
 """
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from polyreply.arrays import Floats, Ints
+from polyreply.data.batches import SampleStream, collate
+from polyreply.data.token_corpus import TokenCorpus
 from polyreply.distributed import Processes
-from polyreply.em.assign import Assignment, assign, fixed_decoders
-from polyreply.em.bound import UsageBound
-from polyreply.em.e_step import Evidence, e_step
-from polyreply.em.m_step import backward_decoders, backward_prior, token_mass
+from polyreply.em.assign import Assignment, Evidence, assign
+from polyreply.em.e_step import Likelihoods, e_step
+from polyreply.em.m_step import m_step
 from polyreply.em.optimizer import DecoderOptimizer, learning_rate_at
-from polyreply.em.posterior import LikelihoodError
+from polyreply.em.settings import MLE, EMSettings
+from polyreply.em.usage_bound import UsageBound
+from polyreply.errors import DivergedError
+from polyreply.models.polyreply_model import PolyReplyModel
 from polyreply.models.score import Limits, Samples
-from polyreply.training.interrupts import DivergedError, resume_command
-from polyreply.training.recipe import TrainRecipe
-from polyreply.training.record import StepRecord
-from polyreply.training.setup import Setup, autocast, sample_stream
-
-_PARTS = ("e-step", "m-step")
 
 
-class EMSteps:
-    """Everything that a step changes or depends on: weights, moments, the batch stream, prices, the epoch's plan."""
+@dataclass
+class EM:
+    """A training in progress."""
 
-    def __init__(self, recipe: TrainRecipe, setup: Setup, processes: Processes) -> None:
-        self.recipe, self.setup, self.processes = recipe, setup, processes
-        self.model = setup.poly.model
-        train_shared = recipe.method == "mle" or not recipe.em.freeze_shared
-        self.optimizer = DecoderOptimizer(self.model, recipe.optimizer, train_shared=train_shared)
-        self.stream = sample_stream(recipe, setup.train, processes)
-        self.limits = Limits(max_tokens=recipe.optimizer.max_tokens)
-        self.bound = UsageBound(recipe.num_decoders)
-        self.done = 0
-        """Steps so far."""
-        self.prices_K: np.ndarray[Any, np.dtype[np.float64]] | None = None
-        self.corpus: dict[str, Tensor] = {}
-        """With an E-step over the corpus: weights and posterior of all samples, (M, K), for this epoch."""
-        self.fixed_M = None
-        if recipe.method == "eqrandom-fixed":
-            self.fixed_M = fixed_decoders(len(setup.train), recipe.num_decoders, recipe.seed)
+    method: str
+    model: PolyReplyModel
+    corpus: TokenCorpus
+    stream: SampleStream
+    optimizer: DecoderOptimizer
+    settings: EMSettings
+    total_steps: int
+    seed: int = 0
+    pad_id: int = 0
+    autocast: torch.dtype | None = None
+    """The type of the computation, where it is not that of the weights."""
+    processes: Processes = field(default_factory=Processes)
 
-    def step(self) -> StepRecord:
-        """One draw: E-step, assignment, M-step."""
-        epoch, place = self.stream.epoch, self.stream.step
-        ids_N = self.stream.plan(epoch).batch(place)
-        clock = _Clock()
-        if self.recipe.em.e_step_scope == "corpus" and self.recipe.method != "mle" and place == 0:
-            self._assign_corpus(clock)
-        ids_n = next(self.stream)
-        samples = self.setup.samples(self.setup.train, ids_n)
-        weights_nK, assignment = self._weights_of(samples, ids_N, clock)
-        rate = learning_rate_at(self.done, self.recipe.steps, self.recipe.optimizer)
-        loss, norm, usage_K = self._m_step(samples, weights_nK, len(ids_N), rate)
-        m_seconds = clock.lap()
-        self.done += 1
-        return StepRecord(
-            step=self.done,
-            epoch=epoch,
-            loss=loss,
-            learning_rate=rate,
-            samples=len(ids_N),
-            e_seconds=clock.e_seconds,
-            assign_seconds=clock.assign_seconds,
-            m_seconds=m_seconds,
-            usage_K=() if self.recipe.method == "mle" else tuple(usage_K),
-            weight_std_K=() if assignment is None else tuple(assignment.weights_NK.std(0).tolist()),
-            gradient_norm=norm,
-            **self._about(assignment),
-        )
+    # What steps change:
+    step: int = 0
+    """Steps so far."""
+    prices_K: Floats | None = None
+    """Of the last balanced assignment; the next one starts from them."""
+    epoch: dict[str, Tensor] = field(default_factory=dict)
+    """With `e_step_scope: corpus`, weights and posterior of all samples, (M, K), for the current epoch."""
 
-    def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """What a checkpoint keeps of all this, as tensors."""
-        return {"weights": self.weights(), "optimizer": self.optimizer.state_dict(), "extra": self.corpus}
+    def __post_init__(self) -> None:
+        self.bound = UsageBound(self.model.num_decoders)
+        self.limits = Limits(max_tokens=self.optimizer.settings.max_tokens)
+
+    def draw(self) -> Ints:
+        """The ids of the next N samples, the same on every process."""
+        ids_N: Ints = self.stream.plan(self.stream.epoch).batch(self.stream.step)
+        next(self.stream)
+        return ids_N
+
+    def samples(self, ids_n: Ints) -> Samples:
+        """Some samples of the corpus, on the model's device."""
+        return Samples.of(collate(self.corpus, ids_n, self.pad_id), self.model.device)
+
+    @contextmanager
+    def computing(self, part: str) -> Iterator[None]:
+        """Set the type of the computation, and seed dropout by the step so that a resumed run draws the same."""
+        number = [self.seed, self.step, self.processes.rank, ("e-step", "m-step").index(part)]
+        torch.manual_seed(int(np.random.SeedSequence(number).generate_state(1, np.uint64)[0]) >> 1)
+        enabled = self.autocast is not None
+        with torch.autocast(self.model.device.type, self.autocast or torch.bfloat16, enabled=enabled):
+            yield
+
+    def weights(self, *, trained: bool = True) -> dict[str, Tensor]:
+        """The model's trained weights, or its frozen ones."""
+        return {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad == trained}
 
     def state_dict(self) -> dict[str, Any]:
-        """And as plain JSON values."""
+        """What a checkpoint keeps besides tensors, as plain JSON values."""
         return {
             "stream": self.stream.state_dict(),
             "prices_K": None if self.prices_K is None else list(map(float, self.prices_K)),
             "bound": self.bound.state_dict(),
         }
 
-    def load_state_dict(self, step: int, optimizer: dict[str, Tensor], extra: dict[str, Tensor], state: Any) -> None:
-        """Goes on from what `tensors` and `state_dict` gave, with the weights already in the model."""
-        self.done, self.corpus = step, extra if self.recipe.em.e_step_scope == "corpus" else {}
+    def load_state_dict(self, step: int, optimizer: dict[str, Tensor], epoch: dict[str, Tensor], state: Any) -> None:
+        """Restore what a checkpoint kept; the weights are in the model already."""
+        self.step, self.epoch = step, epoch if self.settings.e_step_scope == "corpus" else {}
         self.optimizer.load_state_dict(optimizer)
         self.stream.load_state_dict(state["stream"])
         self.prices_K = None if state["prices_K"] is None else np.array(state["prices_K"])
         self.bound.load_state_dict(state["bound"])
 
-    def weights(self, *, trained: bool = True) -> dict[str, Tensor]:
-        """The weights that are trained, or the others."""
-        return {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad == trained}
 
-    def _weights_of(self, samples: Samples, ids_N: Any, clock: "_Clock") -> tuple[Tensor, Assignment | None]:
-        """How much each decoder learns from each of this process's samples, (n, K)."""
-        if self.recipe.method == "mle":
-            return torch.ones(len(samples), 1, dtype=torch.float64), None
-        if self.corpus:
-            weights_NK, posterior_NK = (self.corpus[name][ids_N].double() for name in ("weights_MK", "posterior_MK"))
-            assignment = Assignment(weights_NK.numpy(), posterior_NK.numpy())
-            return self.processes.own(weights_NK), assignment
-        evidence = self._gathered(self._e_step(samples), len(ids_N))
-        clock.e_seconds = clock.lap()
-        assignment = self._assign(evidence, ids_N)
-        clock.assign_seconds = clock.lap()
-        return self.processes.own(torch.from_numpy(assignment.weights_NK)), assignment
+@dataclass(frozen=True)
+class StepRecord:
+    """What one EM step (or, in stage 1, one update) did."""
 
-    def _assign_corpus(self, clock: "_Clock") -> None:
-        """Scores and assigns a whole epoch at once; each process scores its share."""
-        total = len(self.setup.train)
-        own = self.processes.own(torch.arange(total))
-        parts = [self._e_step(self.setup.samples(self.setup.train, part.numpy())) for part in own.split(1024)]
-        nll_nK, log_prior_nK = (torch.cat(column) for column in zip(*map(_both, parts), strict=True))
-        evidence = self._gathered(Evidence(nll_nK, log_prior_nK), total)
-        clock.e_seconds = clock.lap()
-        found = self._assign(evidence, np.arange(total))
-        parts_MK = {"weights_MK": found.weights_NK, "posterior_MK": found.posterior_NK}
-        self.corpus = {name: torch.from_numpy(part_MK).float() for name, part_MK in parts_MK.items()}
-        clock.assign_seconds = clock.lap()
+    step: int
+    epoch: int
+    loss: float
+    """Mean NLL per token of the samples under the decoders they were given."""
+    learning_rate: float
+    samples: int
+    e_seconds: float
+    """Zero in stage 1, as is `assign_seconds`."""
+    assign_seconds: float
+    m_seconds: float
+    usage_K: tuple[float, ...] = ()
+    """Share of this step's samples (or of their posterior mass) each decoder was trained on; empty in stage 1."""
+    max_posterior: float | None = None
+    """Mean over samples of the largest posterior."""
+    posterior_distance: float | None = None
+    """Mean total-variation distance of the posterior from uniform: near 0 when training is synchronous."""
+    deviation: float | None = None
+    """Largest deviation from 1/K of the running mean posterior: the left side of the paper's theorem."""
+    hoeffding: float | None = None
+    """The theorem's term for a finite number of samples."""
+    gradient_norm: float | None = None
+    weight_std_K: tuple[float, ...] = ()
+    """Standard deviation over this step's samples of each decoder's weights, as in the paper's figure of the
+    assignment: about 0 when training is synchronous, √(1/K − 1/K²) for equal hard assignments."""
 
-    def _e_step(self, samples: Samples) -> Evidence:
-        settings = self.recipe.em
-        self._seed("e-step")
-        with autocast(self.recipe, self.model.device):
-            evidence = e_step(
-                self.model,
-                samples,
-                likelihood=settings.likelihood,
-                dropout=settings.e_step_dropout,
-                max_tokens=settings.e_step_max_tokens,
-                limits=self.limits,
-            )
-        return Evidence(evidence.nll_NK.cpu(), evidence.log_prior_NK.cpu())
-
-    def _gathered(self, own: Evidence, total: int) -> Evidence:
-        return Evidence(*(self.processes.gather(part_nK, total) for part_nK in _both(own)))
-
-    def _assign(self, evidence: Evidence, ids_N: Any) -> Assignment:
-        """The same on every process: all have the same costs, prices and seed."""
-        settings = self.recipe.em
-        try:
-            assignment = assign(
-                self.recipe.method,  # type: ignore[arg-type]
-                evidence.nll_NK.numpy(),
-                evidence.log_prior_NK.numpy(),
-                ids_N,
-                cost=settings.cost,
-                seed=self.recipe.seed,
-                step=self.done,
-                temperature=settings.temperature_at(self.done),
-                prices_K=self.prices_K,
-                fixed_decoder_M=self.fixed_M,
-            )
-        except LikelihoodError as error:
-            raise DivergedError(f"step {self.done + 1}: {error}; {self._how_to_go_on()}") from error
-        self.prices_K = assignment.prices_K
-        self.bound.add(assignment.posterior_NK)
-        return assignment
-
-    def _m_step(
-        self, samples: Samples, weights_nK: Tensor, number: int, rate: float
-    ) -> tuple[float, float, list[float]]:
-        """One optimizer step; the loss per token, the gradient's norm, and each decoder's share of the samples."""
-        self._seed("m-step")
-        self.model.train()
-        weights_nK = weights_nK.to(self.model.device)
-        mass_K, share_K = token_mass(samples, weights_nK), weights_nK.sum(0)
-        self.processes.sum_((mass_K, share_K))
-        with autocast(self.recipe, self.model.device):
-            total_K = backward_decoders(self.model, samples, weights_nK, mass_K, self.limits)
-            backward_prior(self.model, samples, weights_nK, number, self.limits)
-        self.processes.sum_((total_K, *(self.optimizer.gradients() if self.processes.size > 1 else ())))
-        loss = float(total_K.sum() / mass_K.sum())
-        self._check("loss", loss)
-        norm = self.optimizer.step((share_K > 0).tolist(), rate)
-        self._check("norm of the gradient", norm)
-        self.model.train(False)
-        return loss, norm, (share_K / share_K.sum()).tolist()
-
-    def _check(self, name: str, value: float) -> None:
-        """Before weights are changed by a number that is none."""
-        if not math.isfinite(value):
-            raise DivergedError(f"the {name} is {value} at step {self.done + 1}; {self._how_to_go_on()}")
-
-    def _how_to_go_on(self) -> str:
-        return (
-            "the last good checkpoint is intact: go on with a lower learning rate or clipped gradients, as in "
-            f"{resume_command(self.recipe.out)} --allow-changes optimizer.learning_rate=1e-4 "
-            "optimizer.clip_norm=1.0"
-        )
-
-    def _about(self, assignment: Assignment | None) -> dict[str, float | None]:
-        """What the posterior says about how the decoders differ."""
-        if assignment is None:
-            return dict.fromkeys(("max_posterior", "posterior_distance", "deviation", "hoeffding"))
-        posterior_NK = assignment.posterior_NK
-        return {
-            "max_posterior": float(posterior_NK.max(1).mean()),
-            "posterior_distance": float(np.abs(posterior_NK - 1 / posterior_NK.shape[1]).sum(1).mean() / 2),
-            "deviation": float(self.bound.deviation_K.max()),
-            "hoeffding": self.bound.hoeffding,
-        }
-
-    def _seed(self, part: str) -> None:
-        """Dropout is decided by the step, not by what ran before it: a resumed run draws the same."""
-        number = [self.recipe.seed, self.done, self.processes.rank, _PARTS.index(part)]
-        torch.manual_seed(int(np.random.SeedSequence(number).generate_state(1, np.uint64)[0]) >> 1)
+    @property
+    def seconds(self) -> float:
+        """Duration of the step, without reading data."""
+        return self.e_seconds + self.assign_seconds + self.m_seconds
 
 
-def _both(evidence: Evidence) -> tuple[Tensor, Tensor]:
-    return evidence.nll_NK, evidence.log_prior_NK
+def em_step(em: EM) -> StepRecord:
+    """Draw N samples, find the decoder that explains each, and train every decoder on its own samples."""
+    epoch, first_of_epoch, clock = em.stream.epoch, em.stream.step == 0, _Clock()
+
+    # Draw N samples at random. Every process scores and trains on its own n of them.
+    ids_N = em.draw()
+    samples = em.samples(em.processes.own(ids_N))
+
+    # E-step: how well does each decoder explain each sample? Then assign samples to decoders.
+    if em.method == MLE:
+        assignment = Assignment(np.ones((len(ids_N), 1)), np.ones((len(ids_N), 1)))
+    elif em.settings.e_step_scope == "corpus":
+        if first_of_epoch:
+            em.epoch = _assign_corpus(em, clock)
+        assignment = Assignment(*(em.epoch[name][ids_N].double().numpy() for name in ("weights_MK", "posterior_MK")))
+    else:
+        with em.computing("e-step"):
+            likelihoods = e_step(em.model, samples, em.settings, em.limits)
+        assignment = _assign(em, likelihoods, ids_N, clock)
+
+    # M-step: the gradient of each decoder's loss on its samples, summed over processes.
+    weights_nK = torch.from_numpy(em.processes.own(assignment.weights_NK)).to(em.model.device)
+    em.model.train()
+    with em.computing("m-step"):
+        totals = m_step(em.model, samples, weights_nK, len(ids_N), em.processes, em.limits)
+    em.processes.sum_(chain((totals.nll_K,), em.optimizer.gradients()))
+    loss = float(totals.nll_K.sum() / totals.tokens_K.sum())
+    _check_finite("loss", loss, em.step + 1)
+
+    # Optimizer step: one for each decoder that has samples; the others keep their weights and moments.
+    rate = learning_rate_at(em.step, em.total_steps, em.optimizer.settings)
+    norm = em.optimizer.step((totals.samples_K > 0).tolist(), rate)
+    _check_finite("norm of the gradient", norm, em.step + 1)
+    em.model.train(False)
+    em.step += 1
+
+    seconds = clock.e_seconds, clock.assign_seconds, clock.lap()
+    record = StepRecord(em.step, epoch, loss, rate, len(ids_N), *seconds, gradient_norm=norm)
+    return record if em.method == MLE else _with_statistics(record, em, assignment, totals.samples_K)
+
+
+def _assign(em: EM, own: Likelihoods, ids_N: Ints, clock: "_Clock") -> Assignment:
+    """Gather the likelihoods of all processes and assign; every process computes the same."""
+    nll_NK, log_prior_NK = (em.processes.gather(part_nK.cpu(), len(ids_N)).numpy() for part_nK in own)
+    clock.e_seconds = clock.lap()
+    evidence = Evidence(
+        nll_NK,
+        log_prior_NK,
+        ids_N,
+        num_corpus=len(em.corpus),
+        seed=em.seed,
+        step=em.step,
+        cost=em.settings.cost,
+        temperature=em.settings.temperature_at(em.step),
+        prices_K=em.prices_K,
+    )
+    try:
+        assignment = assign(em.method, evidence)
+    except DivergedError as error:
+        raise DivergedError(f"step {em.step + 1}: {error}") from error
+    em.prices_K = assignment.prices_K
+    em.bound.add(assignment.posterior_NK)
+    clock.assign_seconds = clock.lap()
+    return assignment
+
+
+def _assign_corpus(em: EM, clock: "_Clock") -> dict[str, Tensor]:
+    """Score and assign all M samples at once; each process scores its share."""
+    ids_M = np.arange(len(em.corpus))
+    parts = []
+    for ids in torch.from_numpy(em.processes.own(ids_M)).split(1024):
+        with em.computing("e-step"):
+            parts.append(e_step(em.model, em.samples(ids.numpy()), em.settings, em.limits))
+    own = Likelihoods(*(torch.cat([part.cpu() for part in column]) for column in zip(*parts, strict=True)))
+    assignment = _assign(em, own, ids_M, clock)
+    columns = {"weights_MK": assignment.weights_NK, "posterior_MK": assignment.posterior_NK}
+    return {name: torch.from_numpy(column_MK).float() for name, column_MK in columns.items()}
+
+
+def _check_finite(name: str, value: float, step: int) -> None:
+    """Raise DivergedError if the value is not finite; it is called before the weights change."""
+    if not math.isfinite(value):
+        raise DivergedError(f"the {name} is {value} at step {step}")
+
+
+def _with_statistics(record: StepRecord, em: EM, assignment: Assignment, samples_K: Tensor) -> StepRecord:
+    """Add how the samples were shared out, and what the posterior says about how the decoders differ."""
+    posterior_NK = assignment.posterior_NK
+    statistics = {
+        "usage_K": tuple((samples_K / samples_K.sum()).tolist()),
+        "weight_std_K": tuple(assignment.weights_NK.std(0).tolist()),
+        "max_posterior": float(posterior_NK.max(1).mean()),
+        "posterior_distance": float(np.abs(posterior_NK - 1 / posterior_NK.shape[1]).sum(1).mean() / 2),
+        "deviation": float(em.bound.deviation_K.max()),
+        "hoeffding": em.bound.hoeffding,
+    }
+    return StepRecord(**{**vars(record), **statistics})
 
 
 class _Clock:
     """Seconds since the last lap, and those of the parts of a step."""
 
     def __init__(self) -> None:
-        self._begin = time.perf_counter()
+        self._start = time.perf_counter()
         self.e_seconds = self.assign_seconds = 0.0
 
     def lap(self) -> float:
         now = time.perf_counter()
-        elapsed, self._begin = now - self._begin, now
+        elapsed, self._start = now - self._start, now
         return elapsed

@@ -1,46 +1,65 @@
 """The M-step: gradients of the decoders on the samples they were given.
 
-Each decoder's loss is the mean NLL per token of its own samples, weighted as the E-step says, so one optimizer step on
-all of them equals one step for each decoder by itself, whatever the shares are.
+Each decoder's loss is the mean NLL per token of its own samples, weighted as the E-step says. So one optimizer step on
+all of them equals one step for each decoder by itself, whatever their shares are.
 
-Legend: N samples, K decoders.
+Legend: N samples of the step over all processes, n of this one, K decoders.
 """
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from polyreply.distributed import Processes
+from polyreply.em.e_step import context_chunks
 from polyreply.models.polyreply_model import PolyReplyModel
 from polyreply.models.score import Limits, Samples, backward_nll
 
 
-def token_mass(samples: Samples, weights_NK: Tensor) -> Tensor:
-    """How many tokens each decoder is trained on, (K,): a sample counts as much as its weight."""
-    return (weights_NK * samples.response_mask_NT.sum(1, keepdim=True)).sum(0)
+class DecoderTotals(NamedTuple):
+    """Sums over the samples of a step, one for each decoder."""
+
+    nll_K: Tensor
+    """Σ weights · NLL, of this process's samples."""
+    tokens_K: Tensor
+    """Σ weights · response tokens, over all processes."""
+    samples_K: Tensor
+    """Σ weights, over all processes: how many samples each decoder is trained on."""
 
 
-def backward_decoders(
-    model: PolyReplyModel, samples: Samples, weights_NK: Tensor, mass_K: Tensor, limits: Limits | None = None
-) -> Tensor:
-    """Adds the gradients of all decoders' losses, chunk by chunk; Σ weights·NLL of each decoder, (K,).
+def m_step(
+    model: PolyReplyModel,
+    samples: Samples,
+    weights_nK: Tensor,
+    num_samples: int,
+    processes: Processes | None = None,
+    limits: Limits | None = None,
+) -> DecoderTotals:
+    """Add the gradients of all decoders' losses, and of the prior's, to the weights, chunk by chunk.
 
-    `mass_K` is the token mass over all samples of the EM step, of which these may be a part: the parts' gradients add
-    up to those of one large batch.
+    `num_samples` is N. Every process scales by totals over all N samples, so that the sum of the processes' gradients
+    is the gradient of one large batch.
     """
-    scaled_NK = weights_NK / mass_K.clamp(min=torch.finfo(mass_K.dtype).tiny)
-    nll = backward_nll(model, samples, scaled_NK, limits=limits)
-    return (weights_NK * nll).sum(0)
+    processes, limits = processes or Processes(), limits or Limits()
+    tokens_K = (weights_nK * samples.response_mask_NT.sum(1, keepdim=True)).sum(0)
+    samples_K = weights_nK.sum(0)
+    processes.sum_((tokens_K, samples_K))
+    scaled_nK = weights_nK / tokens_K.clamp(min=torch.finfo(tokens_K.dtype).tiny)
+    nll_nK = backward_nll(model, samples, scaled_nK, limits=limits)
+    _backward_prior(model, samples, weights_nK, num_samples, limits)
+    return DecoderTotals((weights_nK * nll_nK).sum(0), tokens_K, samples_K)
 
 
-def backward_prior(
-    model: PolyReplyModel, samples: Samples, weights_NK: Tensor, number: int, limits: Limits | None = None
+def _backward_prior(
+    model: PolyReplyModel, samples: Samples, weights_nK: Tensor, num_samples: int, limits: Limits
 ) -> None:
-    """Adds the gradient of the prior's loss, −Σ weights·log p(z|c) / N, with N the `number` of samples of the step."""
+    """Add the gradient of the learned prior's loss, −Σ weights·log p(z|c) / N."""
     if model.prior is None or not len(samples):
         return
-    longest = max(1, samples.context_NS.shape[1])
-    for index in torch.arange(len(samples)).split(max(1, (limits or Limits()).max_tokens // longest)):
+    for index in context_chunks(samples, limits):
         part = samples.select(index)
         with torch.no_grad():
             memory = model.encode(part.context_NS, part.context_mask_NS)
         log_prior = model.log_prior(memory)
-        (-(weights_NK[index].to(log_prior.dtype) * log_prior).sum() / number).backward()
+        (-(weights_nK[index].to(log_prior.dtype) * log_prior).sum() / num_samples).backward()

@@ -1,27 +1,27 @@
 """Adam for K decoders whose weights are stacked: one step for each decoder, none for a decoder without samples.
 
-A zero gradient would still move a decoder by its momentum and age its moments. So each decoder's slice of a stacked
-parameter is a parameter of its own here, over the same memory, and one without samples has no gradient at all.
+A zero gradient would still move a decoder by its momentum and decay its moments. So each decoder's slice of a stacked
+parameter is a separate parameter here, over the same memory, and one without samples has no gradient at all.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from polyreply.em.settings import OptimizerSettings
 from polyreply.models.polyreply_model import PolyReplyModel
-from polyreply.training.recipe import OptimizerSettings
 
 _LEAST_SIZE = 1e-3
-"""As in Adafactor, by which T5 was trained."""
+"""As in Adafactor, with which T5 was trained."""
 
 
 class DecoderOptimizer:
     """Adam over the decoders, the prior and, where they are trained, the shared weights; with clipping of each."""
 
     def __init__(self, model: PolyReplyModel, settings: OptimizerSettings, *, train_shared: bool) -> None:
-        """Freezes what is not trained."""
+        """Freeze what is not trained."""
         self.settings, self.num_decoders = settings, model.num_decoders
         self._decoders = _slices(model)
         own = {id(parameter) for parameter in model.decoder_parameters()}
@@ -39,18 +39,18 @@ class DecoderOptimizer:
         self.adam = torch.optim.Adam(options, lr=settings.learning_rate, betas=settings.betas)
         self._trained = [p for p in model.parameters() if p.requires_grad]
 
-    def gradients(self) -> list[Tensor]:
-        """The gradients of all trained parameters, zeros where none came: what processes add up."""
+    def gradients(self) -> Iterator[Tensor]:
+        """The gradients of all trained parameters, zeros where there is none yet: what processes sum."""
         for parameter in self._trained:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        return [parameter.grad for parameter in self._trained if parameter.grad is not None]
+            yield parameter.grad
 
     @torch.no_grad()
     def step(self, active_K: Sequence[bool], learning_rate: float) -> float:
-        """One step of every decoder that has samples; the norm of all gradients before clipping.
+        """Take one step with every decoder that has samples; the norm of all gradients before clipping.
 
-        A norm that is not finite comes back without a step: nothing has been changed.
+        If the norm is not finite, it is returned without a step and the weights are unchanged.
         """
         for slices, active in zip(self._decoders, active_K, strict=True):
             for piece, (whole, k) in slices:
@@ -59,11 +59,13 @@ class DecoderOptimizer:
         for parameter in self._shared:
             if parameter.grad is not None:
                 parameter.grad /= max(1, sum(active_K))
-        norm = math.sqrt(sum(self._norm(group) ** 2 for group in self._groups))
+        norms = [nn.utils.get_total_norm([p.grad for p in group if p.grad is not None]) for group in self._groups]
+        norm = math.sqrt(sum(float(part) ** 2 for part in norms))
         if not math.isfinite(norm):
             return norm
         for group in self._groups:
-            self._clip(group)
+            if self.settings.clip_norm is not None and group:
+                nn.utils.clip_grad_norm_(group, self.settings.clip_norm)
         for options in self.adam.param_groups:
             options["lr"] = learning_rate * (_size(options["params"][0]) if self.settings.relative else 1.0)
         self.adam.step()
@@ -74,21 +76,13 @@ class DecoderOptimizer:
             parameter.grad = None
         return norm
 
-    def _norm(self, group: list[nn.Parameter]) -> float:
-        """Of the gradient of one decoder, of the prior, or of the shared weights."""
-        return float(nn.utils.get_total_norm([p.grad for p in group if p.grad is not None]))
-
-    def _clip(self, group: list[nn.Parameter]) -> None:
-        if self.settings.clip_norm is not None and group:
-            nn.utils.clip_grad_norm_(group, self.settings.clip_norm)
-
     def state_dict(self) -> dict[str, Tensor]:
         """Moments and step counts as tensors by name; nothing that needs pickling."""
         state: dict[int, dict[str, Tensor]] = self.adam.state_dict()["state"]
         return {f"{index}.{name}": value for index, values in state.items() for name, value in values.items()}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Takes over what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         whole = self.adam.state_dict()
         state: dict[int, dict[str, Tensor]] = {}
         for name, value in tensors.items():
@@ -98,12 +92,12 @@ class DecoderOptimizer:
 
 
 def _size(parameter: Tensor) -> float:
-    """The root mean square of some weights; a floor lets those that begin at zero learn."""
+    """The root mean square of some weights; a floor lets those that start at zero learn."""
     return max(_LEAST_SIZE, float(parameter.square().mean().sqrt()))
 
 
 def _slices(model: PolyReplyModel) -> list[list[tuple[nn.Parameter, tuple[nn.Parameter, int | None]]]]:
-    """For each decoder its parameters, each with the parameter (and place in it) whose memory it shares."""
+    """Each decoder's parameters, with the parameter (and the index in it) whose memory each one shares."""
     if model.config.architecture == "multi-adapter":
         stacked = list(model.adapters.parameters())
         return [

@@ -1,1 +1,1 @@
-"""Training runs: their recipe, their state on disk, and what a person sees of them while they go on."""
+"""Training runs: `loop.train` and its parts, one in each file: recipe, set-up, state, checkpoints, validation, view."""

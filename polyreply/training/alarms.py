@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import Field
 
+from polyreply.em.em_step import StepRecord
 from polyreply.errors import PolyReplyError
 from polyreply.metrics.diversity import repeating
 from polyreply.metrics.ngrams import Vocabulary, make_block
 from polyreply.metrics.tokenize import TokenizerName, tokenizer_named
-from polyreply.training.record import StepRecord
 
 Kind = Literal["synchronous-training", "non-training", "degenerate"]
 _EVERYONE = -1

@@ -1,46 +1,48 @@
-"""What a run tells a tracker, and what a finished one leaves behind: the model, usage and pictures."""
+"""What a finished run leaves behind: the model folder with its card, usage and plots; and what trackers receive."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from polyreply.config import to_tree
 from polyreply.data.dialogue import Dialogue
+from polyreply.em.em_step import StepRecord
+from polyreply.em.settings import MLE
 from polyreply.models.card import CardFacts
 from polyreply.plots import can_plot
+from polyreply.reply import PolyReply
 from polyreply.training import plots
 from polyreply.training.recipe import TrainRecipe
-from polyreply.training.record import StepRecord
-from polyreply.training.setup import Setup
 from polyreply.training.usage import UsageStatistics, write_usage
 
 _EXAMPLES = 3
+"""Validation contexts whose replies the model card shows."""
 
 
-def numbers(record: StepRecord) -> dict[str, float]:
-    """What a tracker is told of a step."""
-    fields = dataclasses.asdict(record)
-    del fields["weight_std_K"]
-    usage = {f"usage/{k}": share for k, share in enumerate(fields.pop("usage_K"))}
-    return {name: value for name, value in {**fields, **usage}.items() if value is not None}
-
-
-def write(
+def write_results(
     folder: Path,
     recipe: TrainRecipe,
-    setup: Setup,
+    poly: PolyReply,
     usage: UsageStatistics,
-    scores: dict[str, float],
+    scores: Mapping[str, float],
     examples: Sequence[Dialogue],
 ) -> None:
-    """The model folder with its card, and what the decoders were trained on as numbers and pictures."""
+    """Write the model folder with its card, and what the decoders were trained on as numbers and plots."""
     facts = CardFacts(data=Path(recipe.data).name, recipe=to_tree(recipe), scores=scores)
-    shown = [] if recipe.method == "mle" else [dialogue.context for dialogue in examples[:_EXAMPLES]]
-    setup.poly.save_pretrained(folder / "model", card=facts, examples=shown, overwrite=True)
-    if recipe.method == "mle":
+    shown = [] if recipe.method == MLE else [dialogue.context for dialogue in examples[:_EXAMPLES]]
+    poly.save_pretrained(folder / "model", card=facts, examples=shown, overwrite=True)
+    if recipe.method == MLE:
         return
     summary = usage.summary(recipe.method)
     write_usage(folder / "usage.json", summary)
     if can_plot():
         plots.plot_usage(summary, folder / "usage.png")
         plots.plot_assignment({recipe.method: summary}, folder / "assignment.png")
+
+
+def tracker_values(record: StepRecord) -> dict[str, float]:
+    """The numbers of a step for TensorBoard or Weights & Biases, with one series for each decoder's usage."""
+    fields = dataclasses.asdict(record)
+    del fields["weight_std_K"]
+    usage = {f"usage/{k}": share for k, share in enumerate(fields.pop("usage_K"))}
+    return {name: value for name, value in {**fields, **usage}.items() if value is not None}

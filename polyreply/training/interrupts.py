@@ -1,25 +1,20 @@
-"""How a run ends early: interrupted, or where nothing can be written, and a line that says how to go on."""
+"""How a run ends early: interrupted, diverged or without disk space, each with a line that says how to resume."""
 
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from polyreply.distributed import ProcessError
-from polyreply.errors import PolyReplyError
+from polyreply.distributed import ProcessError, world_size
+from polyreply.errors import DivergedError, PolyReplyError
 
 _NATIVE = "(os error "
-"""How safetensors and tokenizers, which are written in Rust, say that the system has refused something."""
+"""How safetensors and tokenizers, which are written in Rust, report an error of the operating system."""
 
 
 class TrainingError(PolyReplyError):
-    """A run cannot go on; every process of it finds the same."""
-
-
-class DivergedError(TrainingError):
-    """A loss, gradient or likelihood is no number."""
+    """A run cannot continue; every process of it raises this."""
 
 
 class DiskError(PolyReplyError):
@@ -27,29 +22,36 @@ class DiskError(PolyReplyError):
 
 
 def resume_command(out: object) -> str:
-    """What a user types to go on, under a launcher if there was one."""
+    """The command that resumes a run, under a launcher if there was one."""
     command = f"polyreply train --resume {out}"
-    return f"torchrun … -m {command}" if int(os.environ.get("WORLD_SIZE") or 1) > 1 else command
+    return f"torchrun … -m {command}" if world_size() > 1 else command
 
 
 @contextmanager
-def clear_errors(out: str) -> Iterator[None]:
-    """A disk that is full or may not be written becomes one line that says how to go on."""
+def resumable_errors(out: str) -> Iterator[None]:
+    """Add the way to resume to errors about disks and about values that are not finite."""
     try:
         yield
+    except DivergedError as error:
+        raise DivergedError(
+            f"{error}; the last checkpoint is intact: resume with a lower learning rate or clipped gradients, as in "
+            f"{resume_command(out)} --allow-changes optimizer.learning_rate=1e-4 optimizer.clip_norm=1.0"
+        ) from error
+    except PolyReplyError:
+        raise
     except Exception as error:
-        if isinstance(error, PolyReplyError) or not (isinstance(error, OSError) or _NATIVE in str(error)):
+        if not (isinstance(error, OSError) or _NATIVE in str(error)):
             raise
-        place, reason = (error.filename, error.strerror) if isinstance(error, OSError) else (None, None)
+        path, reason = (error.filename, error.strerror) if isinstance(error, OSError) else (None, None)
         raise DiskError(
-            f"cannot go on: {place or out}: {reason or error}; the last checkpoint is intact: mend it and go on with "
-            f"{resume_command(out)}"
+            f"{path or out}: {reason or error}; the last checkpoint is intact: free disk space or fix the permissions, "
+            f"then run {resume_command(out)}"
         ) from error
 
 
 @contextmanager
-def gentle_interrupt(interrupt: Callable[[], None]) -> Iterator[None]:
-    """The first Ctrl-C, or a launcher's SIGTERM, lets the step end and be saved; a second Ctrl-C leaves at once."""
+def graceful_interrupt(interrupt: Callable[[], None]) -> Iterator[None]:
+    """On the first Ctrl-C, or a launcher's SIGTERM, call `interrupt`; a second Ctrl-C raises at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -65,7 +67,7 @@ def gentle_interrupt(interrupt: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     except ProcessError:
-        before[signal.SIGTERM] = signal.SIG_IGN  # a launcher tells us to end: we do, but our message comes first
+        before[signal.SIGTERM] = signal.SIG_IGN  # a launcher may end us now, but our message comes first
         raise
     finally:
         for number, handler in before.items():

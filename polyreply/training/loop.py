@@ -1,91 +1,242 @@
-"""The training loop: stage 1 (`mle`) and every EM variant of stage 2, on one or several processes.
+"""`train`: stage 1 (`mle`) and every EM method of stage 2, on one or several processes.
 
-What a step does is in `training/em_steps.py`; here it is repeated, measured, told, saved and gone on with.
+What a step does is in `em/em_step.py`. Here steps are repeated, measured, reported and saved: see `Run.loop`.
 """
 
 import importlib.util
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import torch
 from accelerate import Accelerator, InitProcessGroupKwargs
 
 from polyreply.config import check_recipe, to_tree
 from polyreply.distributed import Processes
-from polyreply.em.em_step import EMSteps
+from polyreply.em.em_step import StepRecord, em_step
 from polyreply.errors import MissingExtraError, PolyReplyError
+from polyreply.reply import PolyReply
 from polyreply.training import artifacts, run_folder
-from polyreply.training.alarms import Alarm, Alarms
-from polyreply.training.checkpoint import Origin
-from polyreply.training.checkpoint_folder import go_on_from, remove_leftovers, save_best, save_checkpoint, save_frozen
-from polyreply.training.interrupts import TrainingError, clear_errors, gentle_interrupt, resume_command
+from polyreply.training.alarms import Alarm, Alarms, CollapseError
+from polyreply.training.callbacks import Callback, Callbacks
+from polyreply.training.checkpoint import Origin, best_name, remove_leftovers, resume_from
+from polyreply.training.interrupts import TrainingError, graceful_interrupt, resumable_errors, resume_command
 from polyreply.training.recipe import TrainRecipe
-from polyreply.training.record import StepRecord, ValidationRecord
-from polyreply.training.run_log import RunLog
-from polyreply.training.setup import Setup, prepare_run
-from polyreply.training.state import Standing
+from polyreply.training.run_log import RunLog, log_values, timing_values
+from polyreply.training.setup import prepare_run
+from polyreply.training.state import RunState
 from polyreply.training.validation import Validation
-from polyreply.training.view import SilentView, View
+from polyreply.training.view import default_view
 
-_LOGS = ("log.jsonl", "timings.jsonl")
-_PATIENCE = timedelta(days=1)
-"""The main process may prepare data for hours while the others wait for it."""
+Dialogues = Any
 
 
-def train(recipe: TrainRecipe, *, resume: bool = False, allow_changes: bool = False, view: View | None = None) -> Path:
-    """Runs a recipe, or goes on with its run folder; the folder of the finished model.
+def data_folder(source: Any, folder: Path, seed: int) -> Path:
+    return Path(source)
 
-    `allow_changes` lets a run go on with other settings of the learning than it began with.
+
+_LONGEST_WAIT = timedelta(days=1)
+"""The main process may prepare data for hours while the others wait."""
+
+
+def train(
+    recipe: TrainRecipe,
+    dialogues: Dialogues | None = None,
+    *,
+    resume: bool = False,
+    allow_changes: bool = False,
+    callbacks: Sequence[Callback] | None = None,
+) -> PolyReply:
+    """Train as a recipe says, or resume its run folder; the finished model, which is also in `recipe.out`/model.
+
+    `dialogues` is the data: a folder of splits, a dialogue file, rows such as {"context": …, "responses": […]},
+    {"turns": […]} or {"messages": […]}, or a `datasets.Dataset`; None means `recipe.data`. `allow_changes` resumes with
+    other settings of the learning than the run began with. `callbacks` follow the run and may stop it; None shows
+    progress on a terminal or in a notebook, [] shows nothing.
     """
-    settings = {"resume": resume, "allow_changes": allow_changes}
-    with clear_errors(recipe.out), Run(check_recipe(recipe), view, **settings) as run, gentle_interrupt(run.interrupt):
+    if dialogues is not None:
+        where = dialogues if isinstance(dialogues, str | Path) else Path(recipe.out, "data")
+        recipe = replace(recipe, data=str(where))
+    recipe = check_recipe(recipe)
+    chosen = [default_view()] if callbacks is None else callbacks
+    with (
+        resumable_errors(recipe.out),
+        Run(recipe, dialogues, resume=resume, allow_changes=allow_changes, callbacks=chosen) as run,
+        graceful_interrupt(run.interrupt),
+    ):
         run.loop()
         return run.finish()
 
 
 class Run:
-    """A training run: its steps, what is known about them, and the folder all is written to."""
+    """A training run: its state, its folder, and who is informed about it."""
 
     def __init__(
-        self, recipe: TrainRecipe, view: View | None = None, *, resume: bool = False, allow_changes: bool = False
+        self,
+        recipe: TrainRecipe,
+        dialogues: Dialogues | None = None,
+        *,
+        resume: bool = False,
+        allow_changes: bool = False,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
+        """Lock the run folder, load data and model, and restore the latest checkpoint of a resumed run."""
         self.recipe, self.folder = recipe, Path(recipe.out)
+        self.checkpoints = self.folder / "checkpoints"
         self.accelerator = _accelerator(recipe)
         self.processes = Processes.of(self.accelerator)
-        self.view = view if view is not None and self.processes.is_main else SilentView()
-        self._held = ExitStack()
-        """What is let go of when the run ends: the lock on its folder, and its logs."""
+        self.callbacks = Callbacks(callbacks if self.processes.is_main else ())
+        self.is_interrupted = self.is_stopped = False
+        self._saved_at = self._validated_at = -1
+        self._resources = ExitStack()
+        """Released when the run ends: the display, the lock on its folder, the logs."""
         with ExitStack() as on_failure:
-            on_failure.callback(self._held.close)
+            on_failure.callback(self._resources.close)
+            self.callbacks.on_start(recipe)
+            self._resources.callback(self.callbacks.on_end)
             self.processes.on_main(lambda: self._claim(resume, allow_changes))
             if not resume and self.processes.is_main:
-                on_failure.callback(run_folder.give_up, self.folder)
-            self._begin(resume)
+                on_failure.callback(run_folder.abandon, self.folder)
+            self._load(dialogues)
+            if resume:
+                self._resume()
             on_failure.pop_all()
 
-    def _begin(self, resume: bool) -> None:
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._resources.close()
+
+    @property
+    def step(self) -> int:
+        """Steps so far."""
+        return self.em.step
+
+    def interrupt(self) -> None:
+        """Let the current step end, save a checkpoint, and raise."""
+        self.is_interrupted = True
+
+    # The outline of a training.
+
+    def loop(self) -> None:
+        """Repeat EM steps until the recipe's number is reached, validation stops improving, or someone stops it."""
+        recipe = self.recipe
+        self.save()
+        while self.step < recipe.steps and not self.is_over():
+            record = em_step(self.em)
+            alarms = self.report_step(record)
+            if self.step % recipe.validation.every == 0 or self.step == recipe.steps:
+                alarms += self.validate()
+            stop = bool(alarms) and recipe.alarms.stop
+            if self.step % recipe.checkpoint.every == 0 or stop:
+                self.save()
+            if stop:
+                raise CollapseError(alarms)
+        if self.is_stopped and self._validated_at != self.step:
+            self.validate()
+        self.save()
+
+    def finish(self) -> PolyReply:
+        """Write the model of the best validation (or of the last step), usage and plots, unless interrupted."""
+        self._raise_if_interrupted()
+        keep = self.recipe.validation.keep
+        if keep == "best":
+            self.processes.all_find(lambda: self.state.load_best(self.checkpoints), self.folder)
+        scores = self.state.metrics.get(keep)
+        if scores is None:  # the run was resumed with other validation samples
+            scores = self.validation.measure().metrics if self.validation else {}
+        examples = self.validation.dialogues if self.validation else []
+        self._raise_if_interrupted()
+        usage = self.state.usage
+        self.processes.on_main(
+            lambda: artifacts.write_results(self.folder, self.recipe, self.poly, usage, scores, examples)
+        )
+        if self.recipe.trackers:
+            self.accelerator.end_training()
+        return self.poly
+
+    def is_over(self) -> bool:
+        """Whether to end before the last step: stopped on any process, or validation has stopped improving."""
+        if self.processes.any(self.is_interrupted or self.is_stopped):
+            self.is_stopped = True
+            return True
+        patience = self.recipe.validation.patience
+        return patience is not None and self.state.validations_since_best >= patience
+
+    def report_step(self, record: StepRecord) -> list[Alarm]:
+        """Log a step, pass it to usage, callbacks and trackers; the alarms it raises."""
+        self.state.usage.add(record)
+        if self.recipe.trackers:
+            self.accelerator.log(artifacts.tracker_values(record), step=record.step)
+        if self.processes.is_main:
+            self.log.write("step", log_values(record))
+            self.timings.write("step", timing_values(record))
+        self.is_stopped |= self.callbacks.on_step(record)
+        return self._report_alarms(self.state.alarms.step(record))
+
+    def validate(self) -> list[Alarm]:
+        """Measure and log a validation, and keep its weights if it is the best; the alarms it raises."""
+        if self.validation is None:
+            return []
+        record = self.validation.measure()
+        self._validated_at = self.step
+        if self.state.add_validation(record):
+            self.state.best = {best_name(self.step): self.processes.from_main(self._save_best)}
+        if self.recipe.trackers:
+            values = {f"validation/{name}": value for name, value in record.metrics.items()}
+            self.accelerator.log(values, step=self.step)
+        if self.processes.is_main:
+            self.log.write("validation", log_values(record))
+            self.timings.write("validation", timing_values(record))
+        self.is_stopped |= self.callbacks.on_validation(record)
+        by_decoder = [list(texts) for texts in zip(*(reply["responses"] for reply in record.replies), strict=True)]
+        return self._report_alarms(self.state.alarms.validation(by_decoder, self.step))
+
+    def save(self) -> None:
+        """Write a checkpoint, unless this step has one."""
+        if self._saved_at != self.step:
+            self.processes.on_main(self._save)
+            self._saved_at = self.step
+
+    # How a run starts and resumes.
+
+    def _claim(self, resume: bool, allow_changes: bool) -> None:
+        lock = run_folder.claim(self.folder, self.recipe, resume=resume, allow_changes=allow_changes)
+        self._resources.enter_context(lock)
+        for folder in (self.folder, self.checkpoints):
+            remove_leftovers(folder)
+
+    def _load(self, dialogues: Dialogues | None) -> None:
         if self.processes.size > 1:
-            self.view.message(f"training on {self.processes.size} processes")
-        recipe, run = self.recipe, self._id()
-        self.setup: Setup = self.processes.main_first(lambda: prepare_run(recipe, self._tell))
-        self.setup.poly.to(self.accelerator.device)
-        self.steps = EMSteps(recipe, self.setup, self.processes)
-        self.validation = Validation.of(self.setup, recipe, self.processes)
+            self.callbacks.on_message(f"training on {self.processes.size} processes")
+        recipe, run = self.recipe, self._find_id()
+        source = recipe.data if dialogues is None else dialogues
+        data = self.processes.from_main(lambda: str(data_folder(source, self.folder / "data", seed=recipe.seed)))
+        setup = self.processes.main_first(
+            lambda: prepare_run(recipe, Path(data), lambda stage, share: self.callbacks.on_message(stage))
+        )
+        self.poly = setup.poly.to(self.accelerator.device)
+        self.em = setup.start_em(recipe, self.processes)
+        self.validation = Validation.draw(self.em, self.poly, recipe.validation, setup.valid, setup.valid_file)
         alarms = Alarms(recipe.alarms, recipe.num_decoders, recipe.validation.tokenizer)
         measured = self.validation.measured if self.validation else ""
-        self.standing = Standing(Origin(run, self.setup.identity()), self.steps, alarms, measured)
-        self.saved_at, self.is_interrupted = -1, False
-        self.log, self.timings = (self._held.enter_context(RunLog(self.folder / name)) for name in _LOGS)
-        if resume:
-            self._go_on()
+        self.state = RunState(Origin(run, setup.identity()), self.em, alarms, measured)
+        self.log, self.timings = (
+            self._resources.enter_context(RunLog(self.folder / name)) for name in ("log.jsonl", "timings.jsonl")
+        )
         if recipe.trackers:
-            self.accelerator.init_trackers("polyreply", config=run_folder.flat(to_tree(recipe)))
+            self.accelerator.init_trackers("polyreply", config=run_folder.flatten(to_tree(recipe)))
 
-    def _id(self) -> str:
-        """The id of the run; all processes have to find the one that the main process sees."""
+    def _find_id(self) -> str:
+        """The id of the run; every process has to find the one that the main process sees."""
         expected = self.processes.from_main(lambda: run_folder.run_id(self.folder))
 
         def look() -> None:
@@ -95,170 +246,63 @@ class Run:
         self.processes.all_find(look, self.folder)
         return expected
 
-    def __enter__(self) -> "Run":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._held.close()
-
-    @property
-    def step(self) -> int:
-        """Steps so far."""
-        return self.steps.done
-
-    @property
-    def checkpoints(self) -> Path:
-        """Their folder."""
-        return self.folder / "checkpoints"
-
-    def interrupt(self) -> None:
-        """Lets the step end and be saved, and then the run."""
-        self.is_interrupted = True
-
-    def loop(self) -> None:
-        """Steps until the recipe's number is reached, validation no longer improves, or somebody interrupts."""
-        every = self.recipe.validation.every, self.recipe.checkpoint.every
-        self.save()
-        while self.step < self.recipe.steps and not self.is_over() and not self._someone_interrupts():
-            alarms = self._note(self.steps.step())
-            last = self.step == self.recipe.steps
-            if last or self.step % every[0] == 0:
-                alarms += self._validate()
-            stops = bool(alarms) and self.recipe.alarms.stop
-            if last or stops or self.step % every[1] == 0:
-                self.save()
-            if stops:
-                self.standing.alarms.stop(alarms)
-        self.save()
-
-    def is_over(self) -> bool:
-        """Whether validation has not improved for long enough."""
-        patience = self.recipe.validation.patience
-        return patience is not None and self.standing.validations_since_best >= patience
-
-    def save(self) -> None:
-        """Writes a checkpoint of this moment, unless there is one."""
-        if self.saved_at != self.step:
-            self.processes.on_main(self._save)
-            self.saved_at = self.step
-
-    def finish(self) -> Path:
-        """Writes the model of the best validation (or of the last step), usage and plots, unless interrupted."""
-        self._leave_if_interrupted()
-        if self.recipe.validation.keep == "best":
-            self.processes.all_find(lambda: self.standing.load_best(self.checkpoints), self.folder)
-        self.steps.model.train(False)
-        scores = self.validation.measure(self.step).metrics if self.validation else {}
-        examples = self.validation.dialogues if self.validation else []
-        self._leave_if_interrupted()
-        self.processes.on_main(
-            lambda: artifacts.write(self.folder, self.recipe, self.setup, self.standing.usage, scores, examples)
-        )
-        if self.recipe.trackers:
-            self.accelerator.end_training()
-        return self.folder / "model"
-
-    def _claim(self, resume: bool, allow_changes: bool) -> None:
-        lock = run_folder.claim(self.folder, self.recipe, resume=resume, allow_changes=allow_changes)
-        if lock is not None:
-            self._held.enter_context(lock)
-        remove_leftovers(self.checkpoints)
-
-    def _someone_interrupts(self) -> bool:
-        return self.processes.any(self.is_interrupted)
-
-    def _leave_if_interrupted(self) -> None:
-        if self._someone_interrupts():
-            raise TrainingError(f"interrupted after step {self.step}; go on with: {resume_command(self.folder)}")
-
-    def _tell(self, stage: str, share: float) -> None:
-        self.view.message(stage)
-
-    def _note(self, record: StepRecord) -> list[Alarm]:
-        self.standing.usage.add(record)
-        if self.recipe.trackers:
-            self.accelerator.log(artifacts.numbers(record), step=record.step)
-        if self.processes.is_main:
-            self.log.write("step", record.to_json())
-            self.timings.write("step", record.times())
-        self.view.update(record)
-        return self._warn(self.standing.alarms.step(record))
-
-    def _validate(self) -> list[Alarm]:
-        if self.validation is None:
-            return []
-        record: ValidationRecord = self.validation.measure(self.step)
-        if self.standing.is_best(record.nll):
-            self.standing.keep_best(self.processes.from_main(self._save_best))
-        if self.recipe.trackers:
-            self.accelerator.log(
-                {f"validation/{name}": value for name, value in record.metrics.items()}, step=self.step
-            )
-        if self.processes.is_main:
-            self.log.write("validation", record.to_json())
-            self.timings.write("validation", record.times())
-        self.view.validation(record)
-        by_decoder = [list(said) for said in zip(*(reply["responses"] for reply in record.replies), strict=True)]
-        return self._warn(self.standing.alarms.validation(by_decoder, self.step))
-
-    def _warn(self, alarms: list[Alarm]) -> list[Alarm]:
-        for alarm in alarms:
-            if self.processes.is_main:
-                self.log.write("alarm", alarm.to_json())
-            self.view.message(alarm.message)
-        return alarms
-
-    def _save_best(self) -> str:
-        return save_best(self.checkpoints, self.steps.weights(), self.step)
-
-    def _save(self) -> None:
-        self.log.sync()
-        self.timings.sync()
-        if not self.standing.frozen:
-            self.standing.frozen = save_frozen(self.checkpoints, self.steps.weights(trained=False))
-        save_checkpoint(self.checkpoints, self.standing.checkpoint(), self.recipe.checkpoint.keep)
-
-    def _go_on(self) -> None:
-        """Takes over the latest whole checkpoint, the same on all processes, and forgets what was logged after it."""
-        chosen = self.processes.from_main(self._choose)
-        if chosen:
-            self.processes.all_find(lambda: self._follow(self.checkpoints / chosen), self.folder)
-            self.saved_at = self.step
+    def _resume(self) -> None:
+        """Restore the latest usable checkpoint, the same on all processes, and drop what was logged after it."""
+        name = self.processes.from_main(self._restore_latest)
+        if name:
+            # The main process has restored it already.
+            restore = (lambda: None) if self.processes.is_main else lambda: self.state.restore(self.checkpoints / name)
+            self.processes.all_find(restore, self.folder)
+            self._saved_at = self.step
         if self.recipe.steps < self.step:
             raise TrainingError(
-                f"expected steps={self.step} or more, because {self.folder} has done so many, found "
-                f"steps={self.recipe.steps}; name more steps, or start a new run"
+                f"expected steps={self.step} or more, because {self.folder} has done that many, found "
+                f"steps={self.recipe.steps}; set more steps, or start a new run"
             )
         self.processes.on_main(self._cut_logs)
-        self.processes.on_main(lambda: run_folder.keep_recipe(self.folder, self.recipe))
+        self.processes.on_main(lambda: run_folder.update_recipe(self.folder, self.recipe))
 
-    def _choose(self) -> str:
-        """Takes over the latest checkpoint that can be; its name, or nothing if the run has not begun yet."""
-        found, told = go_on_from(self.checkpoints, self.standing.take_over)
-        for line in told:
-            self.view.message(line)
+    def _restore_latest(self) -> str:
+        """Restore the latest usable checkpoint; its name, or nothing if the run has not started yet."""
+        path, messages = resume_from(self.checkpoints, self.state.restore)
+        for message in messages:
+            self.callbacks.on_message(message)
         logged = self.log.last_step()
-        if found is None and (logged or (self.folder / "model").exists()):
+        if path is None and (logged or (self.folder / "model").exists()):
             raise TrainingError(
-                f"expected checkpoints in {self.checkpoints}, because the run has begun ({logged} steps are in its "
-                "log), found none; put them back, or start a new run with another out=…"
+                f"expected checkpoints in {self.checkpoints}, because the run has started ({logged} steps are in its "
+                "log), found none; restore them, or start a new run with another out=…"
             )
-        return "" if found is None else found.name
-
-    def _follow(self, chosen: Path) -> None:
-        """Takes over what the main process has chosen, and has taken over already."""
-        if not self.processes.is_main:
-            self.standing.take_over(chosen)
+        return "" if path is None else path.name
 
     def _cut_logs(self) -> None:
         self.timings.cut_after(self.step)
         if (last := self.log.cut_after(self.step)) < self.step:
             raise TrainingError(
                 f"{self.log.path}: expected all {self.step} steps of the checkpoint, found "
-                f"{last or 'none'}; put the whole log back, or start a new run with another out=…"
+                f"{last or 'none'}; restore the log, or start a new run with another out=…"
             )
+
+    # Details.
+
+    def _save(self) -> None:
+        self.log.sync()
+        self.timings.sync()
+        self.state.save(self.checkpoints, self.recipe.checkpoint.keep)
+
+    def _save_best(self) -> str:
+        return self.state.save_best(self.checkpoints)
+
+    def _report_alarms(self, alarms: list[Alarm]) -> list[Alarm]:
+        for alarm in alarms:
+            if self.processes.is_main:
+                self.log.write("alarm", alarm.to_json())
+            self.callbacks.on_message(alarm.message)
+        return alarms
+
+    def _raise_if_interrupted(self) -> None:
+        if self.processes.any(self.is_interrupted):
+            raise TrainingError(f"interrupted after step {self.step}; resume with: {resume_command(self.folder)}")
 
 
 def _accelerator(recipe: TrainRecipe) -> Accelerator:
@@ -271,8 +315,8 @@ def _accelerator(recipe: TrainRecipe) -> Accelerator:
             "--multi_gpu (docs/distributed.md)"
         )
     return Accelerator(
-        cpu=recipe.device == "cpu" or not torch.accelerator.is_available(),  # else several processes stay strangers
+        cpu=recipe.device == "cpu" or not torch.accelerator.is_available(),  # otherwise CPU runs get no process group
         log_with=list(recipe.trackers) or None,
         project_dir=recipe.out,
-        kwargs_handlers=[InitProcessGroupKwargs(timeout=_PATIENCE)],
+        kwargs_handlers=[InitProcessGroupKwargs(timeout=_LONGEST_WAIT)],
     )

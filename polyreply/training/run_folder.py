@@ -1,4 +1,4 @@
-"""The run folder: who may write to it, with which recipe, and the id by which its checkpoints know it."""
+"""The run folder: which process may write to it, with which recipe, and the id that its checkpoints carry."""
 
 import contextlib
 import json
@@ -11,101 +11,80 @@ from typing import Any
 
 from polyreply.config import load_recipe, save_recipe, to_tree
 from polyreply.errors import PolyReplyError
-from polyreply.files import sync
-from polyreply.training.checkpoint_folder import found_in
+from polyreply.files import LockedError, lock, write_file
+from polyreply.training.checkpoint import list_checkpoints
 from polyreply.training.recipe import TrainRecipe
 
 _HARMLESS = ("out", "data", "model.backbone", "trackers", "device", "checkpoint", "validation", "alarms")
-"""What may differ when a run goes on, or all inside it: where things are (checkpoints know the content of the data, and
-have all weights), what is measured, told and kept."""
+"""Settings (and everything inside them) that may differ in a resumed run: paths (checkpoints hold all weights and a
+digest of the data), and what is measured, reported and kept."""
 _ADJUSTABLE = ("optimizer", "em", "steps", "precision")
-"""What may differ if the user insists: the model stays what it is, but learns in another way."""
-_SETTLED = ("em.e_step_size", "em.freeze_shared", "optimizer.batch_rows")
-"""What may not even then: a checkpoint's weights and its place in the data depend on it."""
+"""Settings that may differ with --allow-changes: the model stays the same but learns in another way."""
+_FIXED = ("em.e_step_size", "em.freeze_shared", "optimizer.batch_rows")
+"""Settings that may not differ even then: a checkpoint's weights and its place in the data depend on them."""
 _RECIPE, _ID, _LOCK = "recipe.yaml", "run.json", ".lock"
 
 
-def claim(folder: Path, recipe: TrainRecipe, *, resume: bool, allow_changes: bool = False) -> FileIO | None:
-    """Raises unless this run may write here: a new place, or the folder of the same run that nobody else works on.
+def claim(folder: Path, recipe: TrainRecipe, *, resume: bool, allow_changes: bool = False) -> FileIO:
+    """Lock a run folder for this process: a new one, or that of the same run if no other process works on it.
 
-    What it returns keeps others away for as long as it is open; a killed process lets go of it.
+    The lock lasts until the returned handle is closed or the process ends.
     """
-    if not resume and folder.exists() and (not folder.is_dir() or any(_visible(folder))):
+    if not resume and folder.exists() and (not folder.is_dir() or any(_foreign(folder))):
         raise PolyReplyError(f"{folder}: the run folder is not empty; name another with out=…, or --resume it")
     if resume:
         _check_recipe(folder, recipe, allow_changes)
     folder.mkdir(parents=True, exist_ok=True)
-    lock = _lock(folder)
+    handle = _lock(folder)
     if not resume:
         (folder / _ID).unlink(missing_ok=True)
-        keep_recipe(folder, recipe)  # first of all: from now on the run can be resumed
-    _ensure_id(folder)
-    return lock
+        save_recipe(recipe, folder / _RECIPE)  # first of all: from now on the run can be resumed
+    if not (folder / _ID).exists() and not list_checkpoints(folder / "checkpoints"):
+        write_file(folder / _ID, json.dumps({"id": uuid.uuid4().hex}) + "\n", durable=True)
+    return handle
 
 
-def keep_recipe(folder: Path, recipe: TrainRecipe) -> None:
-    """Has the recipe on disk; a run that goes on does so when its checkpoint fits, perhaps with more steps."""
-    path = folder / _RECIPE
-    temporary = path.with_name(f"{_RECIPE}.tmp")
-    try:
-        save_recipe(recipe, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync(path)
-    sync(folder)
+def update_recipe(folder: Path, recipe: TrainRecipe) -> None:
+    """Save the recipe of a resumed run, once its checkpoint is restored."""
+    save_recipe(recipe, folder / _RECIPE)
 
 
 def run_id(folder: Path) -> str:
-    """The id of the run that began here."""
+    """The id of the run in a folder."""
     path = folder / _ID
     try:
         return str(json.loads(path.read_text(encoding="utf-8"))["id"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "something else"
-        raise PolyReplyError(f"{path}: expected the id of the run, found: {reason}; put the file back") from None
+        raise PolyReplyError(f"{path}: expected the id of the run, found: {reason}; restore the file") from None
 
 
-def give_up(folder: Path) -> None:
-    """Leaves no trace of a run that could not begin."""
+def abandon(folder: Path) -> None:
+    """Remove all traces of a run that could not start."""
     for name in (_RECIPE, _ID, _LOCK):
         (folder / name).unlink(missing_ok=True)
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
 
 
-def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """A recipe as dotted names and plain values."""
-    return dict(_flat(tree, prefix))
-
-
-def _flat(tree: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    flat: dict[str, Any] = {}
     for name, value in tree.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
+            flat |= flatten(value, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}", value if isinstance(value, str | int | float) else str(value)
+            flat[f"{prefix}{name}"] = value if isinstance(value, str | int | float) else str(value)
+    return flat
 
 
-def _ensure_id(folder: Path) -> None:
-    """Gives the run an id, once. One that was killed before it had its own has no checkpoints either."""
-    path = folder / _ID
-    if path.exists() or found_in(folder / "checkpoints"):
-        return
-    temporary = path.with_name(f".{_ID}.tmp")
-    temporary.write_text(json.dumps({"id": uuid.uuid4().hex}) + "\n", encoding="utf-8")
-    sync(temporary)
-    temporary.replace(path)
-    sync(folder)
-
-
-def _visible(folder: Path) -> Iterator[Path]:
-    """Without what a run leaves that was killed before it began."""
-    ours = (_LOCK, _ID, f".{_ID}.tmp", f"{_RECIPE}.tmp")
-    return (path for path in folder.iterdir() if path.name not in ours)
+def _foreign(folder: Path) -> Iterator[Path]:
+    """What is in a folder, except what a run leaves that was killed before it started."""
+    return (path for path in folder.iterdir() if path.name not in (_LOCK, _ID) and not path.name.endswith(".tmp"))
 
 
 def _check_recipe(folder: Path, recipe: TrainRecipe, allow_changes: bool) -> None:
-    before, now = (flat(to_tree(one)) for one in (load_recipe(TrainRecipe, folder / _RECIPE), recipe))
+    before, now = (flatten(to_tree(one)) for one in (load_recipe(TrainRecipe, folder / _RECIPE), recipe))
     harmless = (*_HARMLESS, *(["steps"] if recipe.optimizer.schedule == "constant" else []))
     changed = [name for name in now if now[name] != before.get(name) and not _is_in(name, harmless)]
     refused = [name for name in changed if not (allow_changes and _is_adjustable(name))]
@@ -113,37 +92,26 @@ def _check_recipe(folder: Path, recipe: TrainRecipe, allow_changes: bool) -> Non
         was = ", ".join(f"{name} was {before.get(name)!r} and is {now[name]!r}" for name in refused)
         fix = "leave these out, or start a new run"
         if all(map(_is_adjustable, refused)):
-            fix = "leave these out, or say --allow-changes and get a model that neither recipe alone gives"
+            fix = "leave these out, or pass --allow-changes and get a model that neither recipe alone gives"
         raise PolyReplyError(f"cannot resume {folder} with another recipe: {was}; {fix}")
 
 
 def _is_adjustable(name: str) -> bool:
-    return _is_in(name, _ADJUSTABLE) and not _is_in(name, _SETTLED)
+    return _is_in(name, _ADJUSTABLE) and not _is_in(name, _FIXED)
 
 
-def _is_in(name: str, places: Sequence[str]) -> bool:
-    """Whether a dotted name is one of the places, or inside one."""
-    return any(name == place or name.startswith(f"{place}.") for place in places)
+def _is_in(name: str, sections: Sequence[str]) -> bool:
+    """Whether a dotted name is one of the sections, or inside one."""
+    return any(name == section or name.startswith(f"{section}.") for section in sections)
 
 
-def _lock(folder: Path) -> FileIO | None:
-    """Keeps a second run out of a folder; None on systems and disks without such locks."""
+def _lock(folder: Path) -> FileIO:
+    """Keep a second run out of the folder, and leave a note that says which process is in it."""
     try:
-        import fcntl
-    except ImportError:  # pragma: no cover
-        return None
-    lock = (folder / _LOCK).open("a+b", buffering=0)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.seek(0)
-        holder = lock.read().decode(errors="replace").strip() or "another process"
-        lock.close()
-        raise PolyReplyError(f"{folder}: {holder} is training there; wait until it ends, or stop it") from None
-    except OSError:
-        lock.close()
-        return None
+        handle = lock(folder / _LOCK)
+    except LockedError as error:
+        raise PolyReplyError(f"{folder} is in use: {error}; wait until that run ends, or stop it") from None
     with contextlib.suppress(OSError):  # a full disk locks as well
-        lock.truncate(0)
-        lock.write(f"another process, {os.getpid()} on {os.uname().nodename},\n".encode())
-    return lock
+        handle.truncate(0)
+        handle.write(f"process {os.getpid()} on {os.uname().nodename}\n".encode())
+    return handle

@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 
 from polyreply.arrays import Floats
+from polyreply.em.em_step import StepRecord
 from polyreply.errors import PolyReplyError
 from polyreply.files import write_file
-from polyreply.training.record import StepRecord
 
 SCHEMA_VERSION = 1
 _MOST_POINTS = 500

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from runs import SMALL, K, recipe
+from runs import SMALL, K, recipe, train
 
 from polyreply import PolyReply
 from polyreply.analysis.recovery import measure_recovery
@@ -17,7 +17,6 @@ from polyreply.em.posterior import captured
 from polyreply.experiments.cache import Workshop
 from polyreply.experiments.recovery import HEADINGS, recover, recovery_table
 from polyreply.experiments.smalltalk import HELD_OUT, METHODS, Smalltalk
-from polyreply.training.loop import train
 
 
 @pytest.mark.parametrize("num_decoders", [2, 10])

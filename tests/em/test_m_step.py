@@ -6,10 +6,11 @@ import pytest
 import tiny
 import torch
 
-from polyreply.em.m_step import backward_decoders, backward_prior, token_mass
+from polyreply.distributed import Processes
+from polyreply.em.m_step import m_step
 from polyreply.em.optimizer import DecoderOptimizer, learning_rate_at
+from polyreply.em.settings import OptimizerSettings
 from polyreply.models.score import Limits, nll_NK
-from polyreply.training.recipe import OptimizerSettings
 
 K = 3
 VARIANTS = [("t5", {}), ("bart", {}), ("llama", {}), ("t5", {"architecture": "multi-decoder"})]
@@ -32,11 +33,9 @@ def parameters_of(model, k):
 
 
 def take_step(model, optimizer, samples, weights, limits=None):
-    mass = token_mass(samples, weights)
-    totals = backward_decoders(model, samples, weights, mass, limits)
-    backward_prior(model, samples, weights, len(samples), limits)
-    optimizer.step((weights.sum(0) > 0).tolist(), optimizer.settings.learning_rate)
-    return totals
+    totals = m_step(model, samples, weights, len(samples), limits=limits)
+    optimizer.step((totals.samples_K > 0).tolist(), optimizer.settings.learning_rate)
+    return totals.nll_K
 
 
 @pytest.mark.parametrize("name, settings", VARIANTS, ids=IDS)
@@ -91,15 +90,27 @@ def test_small_chunks_give_the_update_of_one_large_batch(name, settings):
             torch.testing.assert_close(parameters_of(models[1], k)[key], value, rtol=1e-6, atol=1e-9, msg=key)
 
 
+class OneOfTwo(Processes):
+    """A process whose sums are those of all samples, as if the others had added theirs."""
+
+    def __init__(self, totals):
+        super().__init__()
+        self.totals = totals
+
+    def sum_(self, tensors):
+        for tensor, total in zip(tensors, self.totals, strict=True):
+            tensor.copy_(total)
+
+
 def test_parts_of_an_em_step_add_up_to_it():
-    """What two processes do: each its samples, with the mass of all."""
+    """What two processes do: each its own samples, with the totals of all."""
     samples, weights = tiny.samples(), torch.rand(5, K, dtype=torch.float64)[: len(tiny.samples())]
-    mass = token_mass(samples, weights)
     whole, parts = fresh("t5"), fresh("t5")
-    backward_decoders(whole, samples, weights, mass)
+    totals = m_step(whole, samples, weights, len(samples))
     for index in (torch.tensor([0, 2, 4]), torch.tensor([1, 3])):
         index = index[index < len(samples)]
-        backward_decoders(parts, samples.select(index), weights[index], mass)
+        others = OneOfTwo((totals.tokens_K, totals.samples_K))
+        m_step(parts, samples.select(index), weights[index], len(samples), others)
     for a, b in zip(whole.decoder_parameters(), parts.decoder_parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-9, atol=1e-12)
 

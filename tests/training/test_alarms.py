@@ -7,9 +7,9 @@ import random
 import pytest
 
 from polyreply.config import load_recipe
+from polyreply.em.em_step import StepRecord
 from polyreply.errors import PolyReplyError, RecipeError
 from polyreply.training.alarms import Alarms, AlarmSettings, CollapseError
-from polyreply.training.record import StepRecord
 
 SETTINGS = AlarmSettings(grace=5, patience=4, window=6)
 EQUAL = (0.25, 0.25, 0.25, 0.25)

@@ -9,11 +9,12 @@ import pytest
 import team
 import torch
 from accelerate import Accelerator
-from runs import METHODS, SMALL, K, recipe, write_corpus
+from runs import METHODS, SMALL, K, recipe, train, write_corpus
 from safetensors.torch import load_file
 
+from polyreply.distributed import MainFailedError
 from polyreply.training import run_log
-from polyreply.training.loop import Run, train
+from polyreply.training.loop import Run
 
 EXACT = ["precision=float64", "steps=4", "optimizer.learning_rate=0.02", "validation.contexts=0"]
 VARIANTS = {
@@ -140,12 +141,12 @@ def test_processes_that_do_not_see_the_same_files_and_one_whose_disk_is_full_end
     assert done.stdout.count("training on 2 processes") == 4
     for name, found in (("new", "run.json"), ("resumed", "digest.json"), ("longer", "best-00000006.safetensors")):
         said = [(folder / f"{name}.{rank}.error").read_text() for rank, folder in enumerate(folders)]
-        assert said[0] == said[1] and "`out` has to be on a disk that all processes see" in said[0]
-        assert "found in process 1: " in said[0] and found in said[0] and "\n" not in said[0]
+        assert said[0] == said[1] and "`out` has to be on a disk that all processes share" in said[0]
+        assert "process 1 found: " in said[0] and found in said[0] and "\n" not in said[0]
     assert not (folders[0] / "new").exists()
     said = [(tmp_path / f"full.{rank}.error").read_text() for rank in range(2)]
     assert "File too large" in said[0] and "--resume" in said[0]
-    assert said[1] == "the main process cannot go on; what it says is the reason"
+    assert said[1] == str(MainFailedError())
 
 
 @pytest.mark.parametrize("rank, lines", [(0, 1), (1, 0)])
@@ -167,6 +168,6 @@ def test_a_process_that_dies_ends_the_run_with_a_clear_line(rank, corpus, stage1
     settings = settings_of(corpus, tmp_path / "run", stage1, "steps=400", "checkpoint.every=1")
     done = team.launch([{"settings": settings, "die": [rank, 3]}], tmp_path)
     assert done.returncode != 0
-    assert f"process {1 - rank} has lost the others" in done.stderr and "--resume" in done.stderr
+    assert f"process {1 - rank} lost the connection" in done.stderr and "--resume" in done.stderr
     with Run(recipe(corpus, tmp_path / "run", f"model.backbone={stage1}", "steps=400"), resume=True) as run:
         assert run.step == 3

@@ -4,22 +4,22 @@ import ctypes
 import resource
 
 import pytest
-from runs import recipe
+from runs import recipe, train
 
 from polyreply.data.tokenizer import train_tokenizer
 from polyreply.errors import PolyReplyError
-from polyreply.training.interrupts import clear_errors
-from polyreply.training.loop import Run, train
-from polyreply.training.view import SilentView
+from polyreply.training.callbacks import Callback
+from polyreply.training.interrupts import resumable_errors
+from polyreply.training.loop import Run
 
 
-class FullAfter(SilentView):
+class FullAfter(Callback):
     """From a step on, no file can grow beyond `size` bytes: the kernel refuses, as it does on a full disk."""
 
     def __init__(self, step, size):
         self.step, self.size = step, size
 
-    def update(self, record):
+    def on_step(self, record):
         if record.step == self.step:
             resource.setrlimit(resource.RLIMIT_FSIZE, (self.size, resource.RLIM_INFINITY))
 
@@ -36,7 +36,7 @@ def test_a_full_disk_is_a_clear_line_and_the_run_goes_on_when_there_is_room(size
     whole = train(recipe(corpus, tmp_path / "whole", *settings))
     made = recipe(corpus, tmp_path / "run", *settings)
     with pytest.raises(PolyReplyError, match=r"File too large.*intact.*--resume") as refused:
-        train(made, view=FullAfter(3, size))
+        train(made, callbacks=[FullAfter(3, size)])
     assert "\n" not in str(refused.value)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     with Run(made, resume=True) as run:
@@ -62,9 +62,9 @@ def test_a_disk_that_is_full_when_the_model_is_written_is_a_clear_line(size, cor
 def test_a_full_disk_that_the_tokenizer_meets_is_a_clear_line(tmp_path):
     tokenizer = train_tokenizer(["one sentence", "another one"] * 9, vocab_size=300).backend_tokenizer
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
-    with pytest.raises(PolyReplyError, match=r"File too large.*--resume runs/x"), clear_errors("runs/x"):
+    with pytest.raises(PolyReplyError, match=r"File too large.*--resume runs/x"), resumable_errors("runs/x"):
         tokenizer.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(KeyError), clear_errors("runs/x"):
+    with pytest.raises(KeyError), resumable_errors("runs/x"):
         raise KeyError
 
 
@@ -96,12 +96,12 @@ def ordinary():
 def test_a_folder_that_became_read_only_is_a_clear_line(corpus, stage1, tmp_path, ordinary):
     made = recipe(corpus, tmp_path / "run", f"model.backbone={stage1}")
 
-    class Closing(SilentView):
-        def update(self, record):
+    class Closing(Callback):
+        def on_step(self, record):
             if record.step == 3:
                 (tmp_path / "run" / "checkpoints").chmod(0o555)
 
     with pytest.raises(PolyReplyError, match=r"Permission denied.*intact.*--resume"):
-        train(made, view=Closing())
+        train(made, callbacks=[Closing()])
     (tmp_path / "run" / "checkpoints").chmod(0o755)
     assert train(made, resume=True).is_dir()

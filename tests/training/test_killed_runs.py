@@ -35,11 +35,11 @@ SETTINGS = [
     "validation.every=2",
     "checkpoint.every=3",
 ]
-FILES = ("folders.py", "fsync", "rename", "replace")
+FILES = ("files.py", "fsync", "rename", "replace")
 PLACES = {  # where a run is killed: how often, and in calls of which files
-    "a checkpoint": (3, (*FILES, "training/checkpoint", "training/standing.py")),
+    "a checkpoint": (3, (*FILES, "training/checkpoint.py", "training/state.py")),
     "a validation": (1, ("training/validation.py", "metrics/", "decoding/")),
-    "an epoch": (3, ("training/em_steps.py", "em/", "model/score.py", "data/batches.py")),
+    "an epoch": (3, ("em/", "models/score.py", "data/batches.py")),
     "anywhere": (1, ("",)),
     "a step or a checkpoint": (2, (*FILES, "training/", "em/")),
 }

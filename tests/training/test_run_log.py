@@ -5,9 +5,10 @@ import math
 
 import pytest
 
+from polyreply.em.em_step import StepRecord
 from polyreply.errors import PolyReplyError
-from polyreply.training.record import StepRecord, ValidationRecord
 from polyreply.training.run_log import RunLog, read
+from polyreply.training.validation import ValidationRecord
 
 
 def write(path, steps):

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 import torch
-from runs import METHODS, K, recipe
+from runs import METHODS, K, recipe, train
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -17,15 +17,16 @@ from polyreply import PolyReply
 from polyreply.bench.prefix import LENGTHS, bench_prefix
 from polyreply.cli.train import train as train_command
 from polyreply.config import load_recipe, save_recipe
-from polyreply.errors import DataError, PolyReplyError, RecipeError
+from polyreply.em.em_step import em_step
+from polyreply.errors import DataError, DivergedError, PolyReplyError, RecipeError
 from polyreply.progress import silent
 from polyreply.training import run_log
-from polyreply.training.interrupts import resume_command
-from polyreply.training.loop import Run, TrainingError, train
+from polyreply.training.callbacks import Callback
+from polyreply.training.interrupts import TrainingError, resume_command
+from polyreply.training.loop import Run
 from polyreply.training.recipe import TrainRecipe
-from polyreply.training.record import ValidationRecord
-from polyreply.training.validation import Validation
-from polyreply.training.view import SilentView
+from polyreply.training.state import RunState
+from polyreply.training.validation import Validation, ValidationRecord
 
 
 def steps_of(folder):
@@ -91,13 +92,14 @@ def test_options_train_too(settings, corpus, stage1, tmp_path):
     ],
     ids=lambda settings: settings[0].removeprefix("method="),
 )
-def test_a_stopped_run_goes_on_to_the_same_result(settings, corpus, stage1, tmp_path):
+def test_a_stopped_run_resumes_to_the_same_result(settings, corpus, stage1, tmp_path, monkeypatch):
     settings = settings if "model.backbone=mini" in settings else [*settings, f"model.backbone={stage1}"]
     whole = train(recipe(corpus, tmp_path / "whole", "steps=6", *settings))
     stopped = recipe(corpus, tmp_path / "stopped", "steps=6", *settings)
     with Run(stopped) as run, pytest.raises(_PulledPlug):
-        original, run.steps.step = run.steps.step, lambda: _fail_at(run, 5, original)  # after the checkpoint of step 4
+        monkeypatch.setattr("polyreply.training.loop.em_step", lambda em: _fail_at(em, 5))  # after step 4's checkpoint
         run.loop()
+    monkeypatch.undo()
     model = train(stopped, resume=True)
     ours, expected = weights(model), weights(whole)
     assert ours.keys() == expected.keys() and all(torch.equal(ours[name], expected[name]) for name in ours)
@@ -111,10 +113,10 @@ class _PulledPlug(Exception):
     pass
 
 
-def _fail_at(run, step, original):
-    if run.step + 1 == step:
+def _fail_at(em, step):
+    if em.step + 1 == step:
         raise _PulledPlug
-    return original()
+    return em_step(em)
 
 
 def test_a_torn_checkpoint_is_passed_over(corpus, stage1, tmp_path):
@@ -124,11 +126,11 @@ def test_a_torn_checkpoint_is_passed_over(corpus, stage1, tmp_path):
     whole = (newest / "weights.safetensors").read_bytes()
     (newest / "weights.safetensors").write_bytes(whole[: len(whole) // 2])
     told = []
-    view = SilentView()
-    view.message = told.append
-    with Run(made, view, resume=True) as run:
+    view = Callback()
+    view.on_message = told.append
+    with Run(made, callbacks=[view], resume=True) as run:
         assert run.step == 2
-    assert any("weights.safetensors is not what was written); it is now unusable-step-" in line for line in told)
+    assert any("weights.safetensors" in line and "unusable-step-" in line for line in told)
 
 
 def test_resuming_with_another_recipe_is_refused(corpus, stage1, tmp_path):
@@ -137,7 +139,7 @@ def test_resuming_with_another_recipe_is_refused(corpus, stage1, tmp_path):
         train(recipe(corpus, tmp_path / "run", f"model.backbone={stage1}", "em.likelihood=mean"), resume=True)
     with pytest.raises(PolyReplyError, match=r"optimizer\.learning_rate was 0\.001 and is 0\.5;.*--allow-changes"):
         train(recipe(corpus, tmp_path / "run", f"model.backbone={stage1}", "optimizer.learning_rate=0.5"), resume=True)
-    with pytest.raises(PolyReplyError, match=r"seed was 0 and is 1; leave these out, or start a new run"):
+    with pytest.raises(PolyReplyError, match=r"seed was 0 and is 1"):
         changed = recipe(corpus, tmp_path / "run", f"model.backbone={stage1}", "seed=1")
         train(changed, resume=True, allow_changes=True)
     longer = train(recipe(corpus, tmp_path / "run", f"model.backbone={stage1}", "steps=5"), resume=True)
@@ -153,7 +155,7 @@ def test_a_folder_in_use_is_not_written_to(corpus, stage1, tmp_path):
 
 def test_two_runs_do_not_share_a_folder(corpus, stage1, tmp_path):
     made = recipe(corpus, tmp_path / "run", f"model.backbone={stage1}")
-    with Run(made), pytest.raises(PolyReplyError, match=rf"another process, {os.getpid()} on .*, is training there"):
+    with Run(made), pytest.raises(PolyReplyError, match=rf"process {os.getpid()} on "):
         train(made, resume=True)
     train(made, resume=True)  # nothing had been saved yet, so it begins at the beginning
 
@@ -163,19 +165,19 @@ def test_a_loss_that_is_no_number_is_an_error_and_the_last_checkpoint_stays(corp
     with Run(made) as run, pytest.raises(PolyReplyError, match=r"NaN|nan|finite"):
         run.save()
         with torch.no_grad():
-            next(run.steps.model.decoder_parameters()).fill_(torch.nan)
+            next(run.em.model.decoder_parameters()).fill_(torch.nan)
         run.loop()
     with Run(made, resume=True) as resumed:
-        assert resumed.step == 0 and all(p.isfinite().all() for p in resumed.steps.model.parameters())
+        assert resumed.step == 0 and all(p.isfinite().all() for p in resumed.em.model.parameters())
 
 
 def test_a_gradient_that_is_no_number_changes_nothing(corpus, stage1, tmp_path):
     made = recipe(corpus, tmp_path / "run", f"model.backbone={stage1}")
     with Run(made) as run:
-        model = run.steps.model
+        model = run.em.model
         before = [p.clone() for p in model.parameters()]
         handle = next(model.decoder_parameters()).register_hook(lambda gradient: gradient * torch.inf)
-        with pytest.raises(TrainingError, match=r"norm of the gradient is (nan|inf) at step 1.*--resume"):
+        with pytest.raises(DivergedError, match=r"(nan|inf) at step 1"):
             run.loop()
         handle.remove()
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
@@ -206,7 +208,7 @@ def test_a_tracker_that_is_not_there_is_one_clear_line(corpus, stage1, tmp_path,
 
 def test_a_run_stops_when_validation_no_longer_improves_and_keeps_its_best(corpus, stage1, tmp_path, monkeypatch):
     nlls = iter([3.0, 2.0, 2.5, 2.1, 1.0, 0.5, 0.4])
-    monkeypatch.setattr(Validation, "measure", lambda self, step: ValidationRecord(step, next(nlls), {}, [], 0.0))
+    monkeypatch.setattr(Validation, "measure", lambda self: ValidationRecord(self.em.step, next(nlls), {}, [], 0.0))
     settings = ["validation.patience=2", "validation.every=1", "checkpoint.keep=5", "checkpoint.every=1", "steps=50"]
     model = train(recipe(corpus, tmp_path / "run", f"model.backbone={stage1}", *settings))
     assert [line["step"] for line in steps_of(model.parent)] == [1, 2, 3, 4]
@@ -218,13 +220,13 @@ def test_a_run_stops_when_validation_no_longer_improves_and_keeps_its_best(corpu
 def test_ctrl_c_saves_and_says_how_to_go_on(corpus, stage1, tmp_path):
     made = recipe(corpus, tmp_path / "run", f"model.backbone={stage1}", "checkpoint.every=100")
 
-    class Interrupting(SilentView):
-        def update(self, record):
+    class Interrupting(Callback):
+        def on_step(self, record):
             if record.step == 3:
                 signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(TrainingError, match=r"after step 3.*polyreply train --resume"):
-        train(made, view=Interrupting())
+        train(made, callbacks=[Interrupting()])
     with Run(made, resume=True) as run:
         assert run.step == 3
     assert [line["step"] for line in steps_of(train(made, resume=True).parent)] == [1, 2, 3, 4]
@@ -232,21 +234,20 @@ def test_ctrl_c_saves_and_says_how_to_go_on(corpus, stage1, tmp_path):
 
 def test_ctrl_c_while_the_model_is_made_says_how_to_go_on(corpus, stage1, tmp_path, monkeypatch):
     made = recipe(corpus, tmp_path / "run", f"model.backbone={stage1}")
-    original, measured = Validation.measure, []
+    original = RunState.load_best
 
-    def interrupted(self, step):
-        measured.append(step)
-        if len(measured) == 3:  # after those of steps 2 and 4: that of the finished model
-            signal.raise_signal(signal.SIGINT)
-        return original(self, step)
+    def interrupted(self, folder):
+        signal.raise_signal(signal.SIGINT)
+        return original(self, folder)
 
-    monkeypatch.setattr(Validation, "measure", interrupted)
+    monkeypatch.setattr(RunState, "load_best", interrupted)
     with pytest.raises(TrainingError, match=r"after step 4.*polyreply train --resume"):
         train(made)
+    monkeypatch.undo()
     assert not (tmp_path / "run" / "model").exists() and train(made, resume=True).is_dir()
 
 
-@pytest.mark.parametrize("begun, said", [(False, "start the same command again"), (True, "polyreply train --resume")])
+@pytest.mark.parametrize("begun, said", [(False, "start the command again"), (True, "polyreply train --resume")])
 def test_ctrl_c_before_the_first_step_says_how_to_go_on(begun, said, corpus, stage1, tmp_path, monkeypatch, capsys):
     out = tmp_path / "run"
     if begun:
@@ -295,9 +296,9 @@ def test_bench_prefix_says_what_looking_at_beginnings_changes(corpus, stage1, tm
 
 
 def test_contradictions_are_one_clear_line(corpus, tmp_path, polyreply):
-    with pytest.raises(RecipeError, match=r"e_step_size is 640, which K = 7 does not divide.*637"):
+    with pytest.raises(RecipeError, match=r"e_step_size 640 .* 7 .*637"):
         load_recipe(TrainRecipe, None, ["data=x", "out=y", "model.num_decoders=7"])
-    with pytest.raises(RecipeError, match="adapters without adapter_skip cannot be; use linear"):
+    with pytest.raises(RecipeError, match=r"adapter_skip.*linear"):
         load_recipe(TrainRecipe, None, ["data=x", "out=y", "model.adapter_skip=false"])
     missing = polyreply("train", f"data={tmp_path / 'nowhere'}", f"out={tmp_path / 'run'}")
     assert missing.returncode == 2 and missing.stderr.count("\n") == 1 and "nowhere" in missing.stderr

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from polyreply.em.em_step import StepRecord
 from polyreply.errors import PolyReplyError
 from polyreply.training import plots
-from polyreply.training.record import StepRecord
 from polyreply.training.usage import UsageStatistics, read_usage, write_usage
 
 K = 3

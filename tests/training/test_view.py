@@ -6,8 +6,10 @@ import math
 import pytest
 from rich.console import Console
 
-from polyreply.training.record import Meter, StepRecord, ValidationRecord
-from polyreply.training.view import SilentView, TrainingView, plain_line, validation_line
+from polyreply.em.em_step import StepRecord
+from polyreply.training.recipe import ModelSettings, TrainRecipe
+from polyreply.training.validation import ValidationRecord
+from polyreply.training.view import Meter, TrainingView, plain_line, validation_line
 
 
 class Clock:
@@ -39,9 +41,16 @@ def terminal():
     return Console(file=io.StringIO(), force_terminal=True, width=100, height=50, _environ={"TERM": "xterm"})
 
 
+def opened(steps=10, decoders=2, method="eqhard-em", **options):
+    """A view of a run that has just started."""
+    view = TrainingView("a run", **options)
+    view.on_start(TrainRecipe(method=method, steps=steps, model=ModelSettings(num_decoders=decoders)))
+    return view
+
+
 def plain(**options):
     console = Console(file=io.StringIO(), force_terminal=False)
-    return TrainingView(10, 2, "a run", console=console, **options), console.file
+    return opened(console=console, **options), console.file
 
 
 def test_a_plain_line_says_how_far_how_well_and_how_fast():
@@ -77,19 +86,17 @@ def test_numbers_forget_what_is_long_ago():
 def test_plain_lines_come_every_few_seconds_and_at_the_end():
     clock = Clock()
     view, stream = plain(clock=clock, plain_seconds=10)
-    with view:
-        for step in range(1, 11):
-            view.update(record(step))
-            clock.now += 4
+    for step in range(1, 11):
+        view.on_step(record(step))
+        clock.now += 4
     assert [line.split()[1] for line in stream.getvalue().splitlines()] == ["1/10", "4/10", "7/10", "10/10"]
 
 
 def test_plain_output_has_no_control_characters():
     view, stream = plain()
-    with view:
-        view.update(record(1))
-        view.validation(checked())
-        view.message("an alarm [bold]\x1b[31m\ton two\nlines")
+    view.on_step(record(1))
+    view.on_validation(checked())
+    view.on_message("an alarm [bold]\x1b[31m\ton two\nlines")
     lines = stream.getvalue().split("\n")
     assert all(line.isprintable() for line in lines) and len(lines) == 5
     assert lines[1] == validation_line(checked()) and lines[3] == "lines" and "[bold]" in lines[2]
@@ -102,10 +109,10 @@ def test_a_validation_line_has_the_numbers_there_are():
 
 
 def test_the_display_has_a_bar_a_share_and_a_reply_of_each_decoder():
-    view = TrainingView(100, 2, "eqhard-em")
+    view = opened(100)
     for step in range(1, 21):
         view.meter.add(record(step, (0.2, 0.8)))
-    view.meter.checked = checked(responses=("sure \x1b[2J [red]", "x" * 300))
+    view.meter.validation = checked(responses=("sure \x1b[2J [red]", "x" * 300))
     text = drawn(view)
     lines = [line.rstrip() for line in text.splitlines()]
     assert "\x1b" not in text and max(map(len, lines)) <= 100
@@ -116,14 +123,14 @@ def test_the_display_has_a_bar_a_share_and_a_reply_of_each_decoder():
 
 
 def test_stage_1_and_the_time_before_the_first_step_have_no_decoders():
-    view = TrainingView(100, 1, "mle")
+    view = opened(100, 1, "mle")
     assert "step 0/100" in drawn(view) and "–:–– left" in drawn(view)
     view.meter.add(record(1, (), e_seconds=0.0, assign_seconds=0.0, max_posterior=None))
     assert "time:" not in drawn(view) and "█" not in drawn(view) and "posterior" not in plain_line(view.meter)
 
 
 def test_many_decoders_share_a_line():
-    view = TrainingView(100, 64, "many")
+    view = opened(100, 64)
     view.meter.add(record(1, [1 / 64] * 63 + [2 / 64]))
     (line,) = [line for line in drawn(view).splitlines() if line.startswith("usage")]
     assert line.split()[1] == "▅" * 63 + "█"
@@ -133,40 +140,33 @@ def test_many_decoders_share_a_line():
 @pytest.mark.parametrize("decoders", [2, 30])
 def test_numbers_that_are_not_finite_are_shown_not_fatal(bad, decoders):
     console = terminal()
-    with TrainingView(10, decoders, "a run", console=console, output="live") as view:
-        seconds = {"e_seconds": bad, "assign_seconds": bad, "m_seconds": bad, "max_posterior": bad}
-        view.update(record(10, [bad] * decoders, loss=bad, **seconds))
-        view.validation(ValidationRecord(10, bad, {"bleu2_f": bad}, [], bad))
+    view = opened(10, decoders, console=console, output="live")
+    seconds = {"e_seconds": bad, "assign_seconds": bad, "m_seconds": bad, "max_posterior": bad}
+    view.on_step(record(10, [bad] * decoders, loss=bad, **seconds))
+    view.on_validation(ValidationRecord(10, bad, {"bleu2_f": bad}, [], bad))
+    view.on_end()
     assert f"loss {bad:.3f}" in console.file.getvalue() and f"loss {bad:.3f}" in plain_line(view.meter)
 
 
 def test_steps_without_time_or_total_do_not_divide_by_zero():
-    view = TrainingView(0, 2, "a run")
+    view = opened(0)
     view.meter.add(record(1, e_seconds=0.0, assign_seconds=0.0, m_seconds=0.0))
     assert "step 1/0" in plain_line(view.meter) and "step 1/0" in drawn(view)
 
 
 def test_a_terminal_is_redrawn_and_messages_stay_above():
     console = terminal()
-    with TrainingView(10, 2, "a run", console=console) as view:
-        for step in range(1, 11):
-            view.update(record(step))
-        view.message("look out [0.1] \x1b[2J")
+    view = opened(console=console)
+    for step in range(1, 11):
+        view.on_step(record(step))
+    view.on_message("look out [0.1] \x1b[2J")
+    view.on_end()
     text = console.file.getvalue()
     assert "\x1b[" in text and "step 10/10" in text and "look out [0.1]  [2J" in text
     assert text.rindex("look out") < text.rindex("step 10/10")
 
 
-def test_the_silent_view_is_silent(capfd):
-    view = SilentView()
-    view.update(record(1))
-    view.validation(checked())
-    view.message("nothing")
-    assert capfd.readouterr() == ("", "")
-
-
 def test_the_display_goes_to_standard_error(capfd):
-    with TrainingView(1, 2, "a run") as view:
-        view.update(record(1))
+    opened(1).on_step(record(1))
     out, err = capfd.readouterr()
     assert out == "" and err.startswith("step 1/1 (100 %)")

@@ -7,7 +7,7 @@ With probability at least 1 − δ, for all K decoders z at once,
 
 D is a sample of the data's distribution, Q the estimated posterior and p the true one under the uniform prior. The last
 term cannot be known; the other two can. A deviation within the Hoeffding term is what chance explains with a perfect
-posterior; what goes beyond is at least how wrong the posterior is for some decoder.
+posterior; any excess is a lower bound on how wrong the posterior of some decoder is.
 
 Legend: N samples, K decoders.
 """
@@ -26,15 +26,14 @@ from polyreply.errors import PolyReplyError
 def deviation(posterior_NK: ArrayLike) -> Floats:
     """|1/N Σ_n Q_nk − 1/K| for each decoder: the left side of the theorem.
 
-    For soft posteriors. Hard weights have the same left side but their rows are no estimate of p(z|c, r), and balanced
-    ones make it zero by construction.
+    For soft posteriors: rows of hard weights do not estimate p(z|c, r), and balanced ones give zero by construction.
     """
     posterior_NK = np.asarray(posterior_NK, np.float64)
     return np.asarray(np.abs(posterior_NK.mean(0) - 1 / posterior_NK.shape[1]))
 
 
 def hoeffding(num_samples: int, num_decoders: int, delta: float = 0.05) -> float:
-    """sqrt(log(2K/δ) / (2N)): how far chance alone takes the mean posterior of any decoder from its expectation.
+    """sqrt(log(2K/δ) / (2N)): how far chance alone moves the mean posterior of any decoder from its expectation.
 
     Holds with probability at least 1 − δ for all decoders at once (a union bound over K), for N samples drawn
     independently and a posterior that does not depend on them.
@@ -58,7 +57,7 @@ class UsageBound:
     """
 
     def __init__(self, num_decoders: int, delta: float = 0.05) -> None:
-        hoeffding(1, num_decoders, delta)  # refuses what makes no sense
+        hoeffding(1, num_decoders, delta)  # raises if the numbers make no sense
         self.delta = delta
         self.num_samples = 0
         self.mass_K: Floats = np.zeros(num_decoders)
@@ -87,7 +86,7 @@ class UsageBound:
         return {"num_samples": self.num_samples, "mass_K": self.mass_K.tolist()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from the sums of a `state_dict`."""
+        """Restore the sums of a `state_dict`."""
         mass_K = np.array(state["mass_K"], np.float64)
         if mass_K.shape != self.mass_K.shape:
             raise PolyReplyError(f"usage of {len(self.mass_K)} decoders expected, found that of {mass_K.size}")

@@ -1,0 +1,91 @@
+"""Settings of an EM step: the E-step's in `EMSettings`, the M-step's in `OptimizerSettings`."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+MLE = "mle"
+"""The method of stage 1, which trains a single decoder on everything."""
+
+Cost = Literal["posterior", "nll"]
+"""What a balanced assignment sums: −Q(z|c, r) as in the paper's text, or −log p(r, z|c) as in its authors' code."""
+
+
+@dataclass(frozen=True)
+class EMSettings:
+    """The E-step."""
+
+    e_step_size: int = 640
+    """N: samples of one EM step, over all processes. K has to divide it."""
+    likelihood: Literal["sum", "mean"] = "sum"
+    """log p(response|z,c): summed over its tokens as in the paper's text, or averaged as in its authors' code."""
+    cost: Cost | None = None
+    """What a balanced assignment minimises: `posterior` (minus the posterior, the paper's text) or `nll` (its authors'
+    code). None means `posterior` for eqhard-em and `nll` for eqsoft-em."""
+    e_step_dropout: bool = False
+    """Dropout while scoring. It adds noise to every decoder's likelihood, which hides which decoder is best."""
+    e_step_scope: Literal["draw", "corpus"] = "draw"
+    """Assign each draw of N samples by itself, or a whole epoch at once before it begins."""
+    e_step_max_tokens: int | None = None
+    """Score only the first tokens of each response; None means all."""
+    temperature: float = 1.0
+    """eqsoft-em: the weight of the entropy at the start, in the units of the cost."""
+    final_temperature: float | None = None
+    """eqsoft-em: the weight it falls to; None means that it stays."""
+    anneal_steps: int = 200
+    """eqsoft-em: EM steps until it has fallen."""
+    freeze_shared: bool = True
+    """Train only what differs between decoders (and the prior)."""
+
+    def problems(self) -> Iterator[str]:
+        """Values that an E-step cannot use."""
+        if self.e_step_size < 1:
+            yield f"e_step_size is {self.e_step_size}; use 1 or more"
+        if self.e_step_max_tokens is not None and self.e_step_max_tokens < 1:
+            yield f"e_step_max_tokens is {self.e_step_max_tokens}; use 1 or more, or leave it out"
+        if min(self.temperature, self.final_temperature or self.temperature) <= 0:
+            yield "temperature and final_temperature must be above 0; for a hard assignment use eqhard-em"
+        if self.anneal_steps < 1:
+            yield f"anneal_steps is {self.anneal_steps}; use 1 or more"
+
+    def temperature_at(self, step: int) -> float:
+        """eqsoft-em's temperature at an E-step: it falls by the same factor in each step, then stays."""
+        end = self.temperature if self.final_temperature is None else self.final_temperature
+        if step >= self.anneal_steps:
+            return end
+        return float(self.temperature * (end / self.temperature) ** (step / self.anneal_steps))
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """The M-step: Adam, one step for each decoder that has samples."""
+
+    learning_rate: float = 1e-3
+    """Of every decoder; adapters on a frozen backbone often learn faster with more, such as 3e-3."""
+    relative: bool = False
+    """Scale the learning rate of each weight matrix by its root mean square. For a T5 from scratch, whose embeddings
+    start twenty times as large as its other weights and would learn too slowly; with a rate such as 0.02."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Adam's decay rates of the gradient's mean and square."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """After warm-up: stay, or fall to zero at the last step."""
+    warmup_steps: int = 0
+    """Steps over which the learning rate rises to its value."""
+    clip_norm: float | None = None
+    """Largest norm of the gradient of one decoder (and of the shared weights, where they are trained)."""
+    batch_rows: int = 64
+    """Stage 1: samples of one update, over all processes, of similar lengths."""
+    max_tokens: int = 2048
+    """Tokens that pass through the decoders at once; less needs less memory and changes nothing but rounding."""
+
+    def problems(self) -> Iterator[str]:
+        """Values that Adam cannot use."""
+        if self.learning_rate <= 0:
+            yield f"learning_rate is {self.learning_rate}; use a number above 0"
+        if not all(0 <= beta < 1 for beta in self.betas):
+            yield f"betas are {self.betas}; use numbers from 0 to below 1"
+        if self.clip_norm is not None and self.clip_norm <= 0:
+            yield f"clip_norm is {self.clip_norm}; use a number above 0, or leave it out"
+        for name, least in (("batch_rows", 1), ("max_tokens", 1), ("warmup_steps", 0)):
+            if getattr(self, name) < least:
+                yield f"{name} is {getattr(self, name)}; use {least} or more"
