@@ -6,8 +6,7 @@ uses nothing but the public interface, so it is also the longest example of it.
 """
 
 import json
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,11 +24,9 @@ from polyreply.plots import can_plot
 from polyreply.progress import Notify, silent
 from polyreply.reply import Context, PolyReply, Reply
 from polyreply.reply_file import response_row
+from polyreply.training.callbacks import Callback
 from polyreply.training.loop import train
 from polyreply.training.recipe import TrainRecipe
-from polyreply.training.view import View
-
-ShowTraining = Callable[[TrainRecipe], AbstractContextManager[View]]
 
 MESSAGES = (
     "I finally passed my driving test!",
@@ -70,15 +67,12 @@ class Demo:
     comparison: Comparison
 
 
-def run_demo(out: Path, notify: Notify = silent, show: ShowTraining | None = None) -> Demo:
-    """Run the demo in a folder; what an earlier run has finished there is reused.
-
-    `show` opens a live view of the training.
-    """
+def run_demo(out: Path, notify: Notify = silent, callbacks: Sequence[Callback] = ()) -> Demo:
+    """Run the demo in a folder; what an earlier run has finished there is reused. `callbacks` follow the training."""
     data = out / "data"
     if not (data / "report.json").is_file():
         prepare(["chitchat"], data, CHITCHAT, notify=notify)
-    model = _trained_model(out, data, show)
+    model = _trained_model(out, data, callbacks)
 
     notify("replying", 0.0)
     replies = {
@@ -100,13 +94,13 @@ def run_demo(out: Path, notify: Notify = silent, show: ShowTraining | None = Non
     return Demo(out, replies, comparison)
 
 
-def _trained_model(out: Path, data: Path, show: ShowTraining | None) -> PolyReply:
+def _trained_model(out: Path, data: Path, callbacks: Sequence[Callback]) -> PolyReply:
     """The demo's model: loaded if it exists, otherwise trained (or resumed) in `out/run` and moved to `out/model`."""
     folder, run = out / "model", out / "run"
     if not folder.is_dir():
         recipe = load_recipe(TrainRecipe, None, as_overrides({"data": data, "out": run, **TRAINING}))
-        with show(recipe) if show else nullcontext() as view:
-            train(recipe, resume=(run / "recipe.yaml").is_file(), view=view).rename(folder)
+        train(recipe, resume=(run / "recipe.yaml").is_file(), callbacks=callbacks)
+        (run / "model").rename(folder)
     return PolyReply.from_pretrained(folder)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from polyreply.arrays import Floats
-from polyreply.em.bound import deviation, hoeffding
+from polyreply.em.usage_bound import deviation, hoeffding
 
 _SEED = 3
 

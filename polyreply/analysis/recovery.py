@@ -18,7 +18,7 @@ from polyreply.data.dialogue import Dialogue
 from polyreply.data.read import read_dialogues
 from polyreply.data.smalltalk import ACTS, label
 from polyreply.data.token_corpus import TokenCorpus
-from polyreply.em.e_step import Evidence, e_step
+from polyreply.em.e_step import Likelihoods, e_step
 from polyreply.em.posterior import captured, posterior
 from polyreply.models.score import Samples
 from polyreply.reply import PolyReply
@@ -71,13 +71,13 @@ def measure_recovery(model: PolyReply, data: Path, *, pairs: int = 1000, context
     )
 
 
-def held_out_evidence(model: PolyReply, data: Path, pairs: int) -> Evidence:
+def held_out_evidence(model: PolyReply, data: Path, pairs: int) -> Likelihoods:
     """NLL and log prior of a random sample of the pairs of a dialogue file, in nats a response, on the CPU."""
     corpus = TokenCorpus.build(data, model.tokenizer, model.model.config.format())
     chosen = held_out_ids(len(corpus), pairs)
     batch = collate(corpus, chosen, model.tokenizer.pad_token_id or 0)
     found = e_step(model.model, Samples.of(batch, model.device))
-    return Evidence(found.nll_NK.cpu(), found.log_prior_NK.cpu())
+    return Likelihoods(found.nll_NK.cpu(), found.log_prior_NK.cpu())
 
 
 def held_out_ids(total: int, pairs: int) -> npt.NDArray[np.int64]:

@@ -15,8 +15,9 @@ from polyreply.bench.timing import timed
 from polyreply.data.batches import collate
 from polyreply.data.token_corpus import TokenCorpus
 from polyreply.data.token_report import split_files
-from polyreply.em.assign import assign
+from polyreply.em.assign import Evidence, assign
 from polyreply.em.e_step import e_step
+from polyreply.em.settings import EMSettings
 from polyreply.models.score import Samples
 from polyreply.progress import Notify
 from polyreply.reply import PolyReply
@@ -43,6 +44,6 @@ def bench_prefix(model: str, data: Path, number: int, notify: Notify) -> dict[st
 
 
 def _assigned(poly: PolyReply, samples: Samples, ids_N: Any, max_tokens: int | None) -> tuple[Any, float]:
-    evidence, seconds = timed(lambda: e_step(poly.model, samples, max_tokens=max_tokens))
-    found = assign("eqhard-em", evidence.nll_NK.numpy(), evidence.log_prior_NK.numpy(), ids_N)
+    likelihoods, seconds = timed(lambda: e_step(poly.model, samples, EMSettings(e_step_max_tokens=max_tokens)))
+    found = assign("eqhard-em", Evidence(likelihoods.nll_NK.numpy(), likelihoods.log_prior_NK.numpy(), ids_N))
     return found.weights_NK.argmax(1), seconds

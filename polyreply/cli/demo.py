@@ -1,6 +1,5 @@
 """`polyreply demo`."""
 
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,8 +7,6 @@ import typer
 
 if TYPE_CHECKING:
     from polyreply.demo import Demo
-    from polyreply.training.recipe import TrainRecipe
-    from polyreply.training.view import View
 
 
 def demo(
@@ -31,21 +28,16 @@ def demo(
     """
     from polyreply.cli.display import print_json, progress_bar
     from polyreply.demo import run_demo
+    from polyreply.training.view import TrainingView
 
     with progress_bar() as notify:
-        results = run_demo(out, notify, _show_training)
+        view = TrainingView("training 10 new decoders by EqHard-EM on chitchat")
+        results = run_demo(out, notify, [view])
     if as_json:
         scores = {system.name: system.seeds[0].numbers for system in results.comparison.systems}
         print_json({"replies": results.replies, "scores": scores, "out": str(out)})
     else:
         _print(results)
-
-
-def _show_training(recipe: "TrainRecipe") -> "AbstractContextManager[View]":
-    from polyreply.training.view import TrainingView
-
-    title = f"training {recipe.num_decoders} new decoders by EqHard-EM on chitchat"
-    return TrainingView(recipe.steps, recipe.num_decoders, title)
 
 
 def _print(results: "Demo") -> None:

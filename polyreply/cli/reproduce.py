@@ -1,7 +1,6 @@
 """`polyreply reproduce`."""
 
 import textwrap
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,8 +12,6 @@ if TYPE_CHECKING:
     from polyreply.experiments.plan import Plan
     from polyreply.experiments.result import Number, Result, Table
     from polyreply.experiments.run import Order
-    from polyreply.training.recipe import TrainRecipe
-    from polyreply.training.view import View
 
 _ALL = "all"
 _FIRST_COLUMN = 20
@@ -123,11 +120,12 @@ def _run(names: list[str], order: "Order", as_json: bool) -> None:
     from polyreply.experiments.cache import Diverged
     from polyreply.experiments.run import open_lab
     from polyreply.experiments.run import reproduce as run
+    from polyreply.training.view import TrainingView
 
     results, failed = {}, []
     for name in names:
         try:
-            result, files = run(name, order, open_lab(order, notify=_Lines(), show=_show))
+            result, files = run(name, order, open_lab(order, notify=_Lines(), callbacks=[TrainingView()]))
         except Diverged as error:  # what does not stand on that training can still be made
             failed.append(f"{name} cannot be made: {error}")
             continue
@@ -152,13 +150,6 @@ class _Lines:
         if kind != self._stage or tenth > self._tenth:
             typer.echo(f"… {stage}", err=True)
         self._stage, self._tenth = kind, tenth
-
-
-def _show(recipe: "TrainRecipe") -> "AbstractContextManager[View]":
-    from polyreply.training.view import TrainingView
-
-    decoders = 0 if recipe.method == "mle" else recipe.num_decoders
-    return TrainingView(recipe.steps, decoders, f"{recipe.method}, seed {recipe.seed}")
 
 
 def _print_result(result: "Result", files: list[Path]) -> None:

@@ -40,8 +40,8 @@ class Evidence:
     seed: int = 0
     step: int = 0
     """E-steps before this one."""
-    cost: Cost | None = None
-    """What a balanced assignment sums; None is the method's default."""
+    cost: Cost = "posterior"
+    """What a balanced assignment sums."""
     temperature: float = 1.0
     """Weight of the entropy, for eqsoft-em."""
     prices_K: Floats | None = None

@@ -19,9 +19,8 @@ class EMSettings:
     """N: samples of one EM step, over all processes. K has to divide it."""
     likelihood: Literal["sum", "mean"] = "sum"
     """log p(response|z,c): summed over its tokens as in the paper's text, or averaged as in its authors' code."""
-    cost: Cost | None = None
-    """What a balanced assignment minimises: `posterior` (minus the posterior, the paper's text) or `nll` (its authors'
-    code). None means `posterior` for eqhard-em and `nll` for eqsoft-em."""
+    cost: Cost = "posterior"
+    """What a balanced assignment minimises: minus the posterior (the paper's text), or NLL (its authors' code)."""
     e_step_dropout: bool = False
     """Dropout while scoring. It adds noise to every decoder's likelihood, which hides which decoder is best."""
     e_step_scope: Literal["draw", "corpus"] = "draw"

@@ -10,7 +10,6 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -19,16 +18,16 @@ from typing import Any
 from polyreply import __version__
 from polyreply.config import as_overrides, load_recipe, to_tree
 from polyreply.data.prepare import PrepareConfig, prepare
-from polyreply.em.posterior import LikelihoodError
+from polyreply.errors import DivergedError
 from polyreply.experiments.machine import machine
 from polyreply.experiments.stage import DONE, Stage, Work, read_json, revision
 from polyreply.files import write_file
 from polyreply.models.shipped import SHIPPED, shipped_folder
 from polyreply.progress import Notify, silent
-from polyreply.training.interrupts import DivergedError, TrainingError
+from polyreply.training.callbacks import Callback
+from polyreply.training.interrupts import TrainingError
 from polyreply.training.loop import train
 from polyreply.training.recipe import MINI, TrainRecipe
-from polyreply.training.view import View
 
 _DIGEST = 12
 _UNWRITTEN = (("adapter_skip", True),)
@@ -46,10 +45,10 @@ class Workshop:
         self,
         folder: Path,
         notify: Notify = silent,
-        show: Callable[[TrainRecipe], AbstractContextManager[View]] | None = None,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
-        """`show` gives a view that is told of a training while it goes on."""
-        self.folder, self.notify, self._show = folder, notify, show
+        """`callbacks` follow every training."""
+        self.folder, self.notify, self._callbacks = folder, notify, callbacks
 
     def planned(
         self,
@@ -169,10 +168,9 @@ class Workshop:
     def _train(self, recipe: TrainRecipe, path: Path) -> None:
         placed = replace(recipe, out=str(path))
         try:
-            with self._show(placed) if self._show else nullcontext() as view:
-                train(placed, resume=(path / "recipe.yaml").is_file(), view=view)
-        except (TrainingError, LikelihoodError) as error:
-            if recipe.method != "mle" and isinstance(error, DivergedError | LikelihoodError):
+            train(placed, resume=(path / "recipe.yaml").is_file(), callbacks=self._callbacks)
+        except (TrainingError, DivergedError) as error:
+            if recipe.method != "mle" and isinstance(error, DivergedError):
                 raise Diverged(f"{path.name} diverged: {str(error).partition(';')[0]}") from error
             raise TrainingError(
                 f"{error}; what is made is kept, and the command that began this goes on there"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from polyreply.training.recipe import EMSettings
+from polyreply.em.settings import EMSettings
 
 _NATS = (4.0, 0.1)
 """First and last temperature where the cost is the NLL of a whole response."""

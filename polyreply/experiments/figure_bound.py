@@ -23,6 +23,7 @@ from polyreply.data.smalltalk import ACTS
 from polyreply.data.token_corpus import TokenCorpus
 from polyreply.em.e_step import e_step
 from polyreply.em.posterior import posterior
+from polyreply.em.settings import EMSettings
 from polyreply.experiments.catalogue import Experiment
 from polyreply.experiments.claims import Claim, check, over, within
 from polyreply.experiments.corpus import merge_contexts, write_dialogues
@@ -119,7 +120,7 @@ def _posterior(trained: Stage, data: Path, chosen: Ints, likelihood: Reduce) -> 
     model = PolyReply.from_pretrained(trained.path / "model").to("auto")
     corpus = TokenCorpus.build(data, model.tokenizer, model.model.config.format())
     samples = Samples.of(collate(corpus, chosen, model.tokenizer.pad_token_id or 0), model.device)
-    evidence = e_step(model.model, samples, likelihood=likelihood)
+    evidence = e_step(model.model, samples, EMSettings(likelihood=likelihood))
     return posterior(evidence.nll_NK.cpu().numpy(), evidence.log_prior_NK.cpu().numpy())
 
 

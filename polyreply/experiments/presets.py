@@ -10,14 +10,9 @@ from typing import Any, Literal
 
 from polyreply.config import as_overrides, load_recipe
 from polyreply.data.context_format import ContextFormat
+from polyreply.em.settings import EMSettings, OptimizerSettings
 from polyreply.errors import RecipeError
-from polyreply.training.recipe import (
-    CheckpointSettings,
-    EMSettings,
-    ModelSettings,
-    OptimizerSettings,
-    ValidationSettings,
-)
+from polyreply.training.recipe import CheckpointSettings, ModelSettings, ValidationSettings
 
 
 @dataclass(frozen=True)

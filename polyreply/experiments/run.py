@@ -8,8 +8,7 @@ import datetime
 import hashlib
 import json
 import shlex
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,7 @@ from polyreply.experiments.result import FILE, Result, load_result
 from polyreply.experiments.systems import Lab
 from polyreply.files import write_file
 from polyreply.progress import Notify, silent
-from polyreply.training.recipe import TrainRecipe
-from polyreply.training.view import View
+from polyreply.training.callbacks import Callback
 
 REPORT = "report.html"
 _DIGEST = 6
@@ -67,11 +65,11 @@ def open_lab(
     *,
     is_plan: bool = False,
     notify: Notify = silent,
-    show: Callable[[TrainRecipe], AbstractContextManager[View]] | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Lab:
     """The lab of an order; raises when its preset or its data cannot be used."""
     preset = load_preset(order.preset, order.overrides)
-    workshop = Workshop(order.out / "stages", notify, show)
+    workshop = Workshop(order.out / "stages", notify, callbacks)
     corpus = find_corpus(workshop, order.data, preset)
     return Lab(workshop, load_preset(order.preset, order.overrides, corpus.language), corpus, is_plan=is_plan)
 

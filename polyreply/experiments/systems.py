@@ -8,6 +8,7 @@ from typing import Any
 
 from polyreply.config import to_tree
 from polyreply.decoding.generate import Decode
+from polyreply.em.settings import EMSettings
 from polyreply.errors import PolyReplyError
 from polyreply.experiments.cache import Diverged, Workshop
 from polyreply.experiments.cooling import cooling
@@ -20,7 +21,7 @@ from polyreply.metrics.signature import Signature
 from polyreply.metrics.systems import System
 from polyreply.metrics.tokenize import CaseName
 from polyreply.reply_file import Job, reply_to_file
-from polyreply.training.recipe import MINI, EMSettings
+from polyreply.training.recipe import MINI
 from polyreply.training.run_log import read
 from polyreply.training.usage import read_usage
 

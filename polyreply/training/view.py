@@ -128,7 +128,7 @@ class TrainingView(Callback):
         """`output` auto chooses by where it runs; `plain_seconds` is the time between plain lines."""
         from rich.console import Console
 
-        self.title, self.num_decoders = title, 0
+        self._given_title, self.title, self.num_decoders = title, title, 0
         self.meter = Meter(0, clock)
         self._output, self._console = output, console or Console(stderr=True)
         self._pause, self._clock = plain_seconds, clock
@@ -139,7 +139,8 @@ class TrainingView(Callback):
 
     def on_start(self, recipe: TrainRecipe) -> None:
         """Open the display."""
-        self.title = self.title or f"{recipe.method} on {recipe.data.rstrip('/').rpartition('/')[2]}"
+        data = recipe.data.rstrip("/").rpartition("/")[2]
+        self.title = self._given_title or f"{recipe.method} on {data}, seed {recipe.seed}"
         self.num_decoders = 0 if recipe.method == MLE else recipe.num_decoders
         self.meter = Meter(recipe.steps, self._clock)
         able = self._console.is_terminal and not self._console.is_dumb_terminal

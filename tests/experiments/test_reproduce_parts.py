@@ -8,7 +8,7 @@ import pytest
 from polyreply.analysis.bound import bound_curve, match_modes, posterior_error
 from polyreply.analysis.decoder_profiles import log_odds, profile_decoders, typical_words
 from polyreply.cli.reproduce import print_table
-from polyreply.em.bound import hoeffding
+from polyreply.em.usage_bound import hoeffding
 from polyreply.errors import PolyReplyError
 from polyreply.experiments import pictures
 from polyreply.experiments.claims import Claim, check, over

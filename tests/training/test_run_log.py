@@ -7,7 +7,7 @@ import pytest
 
 from polyreply.em.em_step import StepRecord
 from polyreply.errors import PolyReplyError
-from polyreply.training.run_log import RunLog, read
+from polyreply.training.run_log import RunLog, log_values, read
 from polyreply.training.validation import ValidationRecord
 
 
@@ -96,13 +96,13 @@ def test_damaged_and_newer_logs_are_refused_in_one_line(tmp_path, text, message)
 
 def test_records_are_rounded_and_have_no_nan(tmp_path):
     step = StepRecord(1, 0, math.nan, 1e-3, 8, 0.123456789, 0.0, math.inf, (1 / 3, 2 / 3), 0.5, None)
-    found = step.to_json()
+    found = log_values(step)
     assert found["loss"] is None and found["posterior_distance"] is None
     assert found["usage_K"] == [0.333333, 0.666667]
     check = ValidationRecord(1, 2.0, {"dist1": math.nan, "dist2": 3.25}, [{"context": "你好", "responses": ["a"]}], 1.0)
     with RunLog(tmp_path / "log.jsonl") as log:
         log.write("step", found)
-        log.write("validation", check.to_json())
+        log.write("validation", log_values(check))
         log.write("alarm", {"step": 1, "values": [math.nan]})
 
     def refuse(word):
