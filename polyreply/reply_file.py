@@ -15,9 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from polyreply.data.dialogue import Dialogue
+from polyreply.data.dialogue import BadRows, Dialogue
 from polyreply.data.read import read_dialogues
-from polyreply.data.records import BadRows
 from polyreply.distributed import Processes
 from polyreply.errors import PolyReplyError
 from polyreply.models.shipped import SHIPPED, shipped_folder

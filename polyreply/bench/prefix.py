@@ -13,8 +13,8 @@ import torch
 
 from polyreply.bench.timing import timed
 from polyreply.data.batches import collate
+from polyreply.data.folder import split_files
 from polyreply.data.token_corpus import TokenCorpus
-from polyreply.data.token_report import split_files
 from polyreply.em.assign import Evidence, assign
 from polyreply.em.e_step import e_step
 from polyreply.em.settings import EMSettings

@@ -195,7 +195,7 @@ def _load(name: str, device: str, dtype: str | None, team: Processes | None = No
 
 def _reply_to_file(model: "PolyReply", job: "Job", name: str, as_json: bool, team: Processes) -> None:
     from polyreply.cli.display import print_json
-    from polyreply.data.records import BadRows
+    from polyreply.data.dialogue import BadRows
     from polyreply.reply_file import reply_to_file
 
     bad_rows = BadRows()

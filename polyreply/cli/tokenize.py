@@ -36,7 +36,7 @@ def tokenize(
     """
     from polyreply.cli.display import print_json, print_table, progress_bar
     from polyreply.data.context_format import ContextFormat
-    from polyreply.data.token_report import token_report
+    from polyreply.data.token_corpus import token_report
 
     format = ContextFormat(max_context_tokens=max_context_tokens, max_response_tokens=max_response_tokens)
     with progress_bar() as notify:
@@ -63,8 +63,14 @@ def token_table(report: dict[str, Any]) -> tuple[tuple[str, ...], list[list[Any]
 
 
 def _tokenizer(data: Path, name: str | None, out: Path | None, kind: str, vocab_size: int, overwrite: bool) -> Any:
-    from polyreply.data.token_report import split_files, texts_of
-    from polyreply.data.tokenizer import check_tokenizer_target, load_tokenizer, save_tokenizer, train_tokenizer
+    from polyreply.data.folder import split_files
+    from polyreply.data.tokenizer import (
+        check_tokenizer_target,
+        load_tokenizer,
+        save_tokenizer,
+        texts_of,
+        train_tokenizer,
+    )
     from polyreply.errors import PolyReplyError
 
     if name is not None:

@@ -1,4 +1,4 @@
-"""From a corpus of tokens to the batches of one process: which samples go together, in which order.
+"""Batches of a token corpus for one process: which samples go together, and in which order.
 
 Shapes: N samples of the corpus, M batches of an epoch, B samples of a batch, S context tokens, T response
 tokens, L tokens of either.
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from polyreply.arrays import Bools, Ints
+from polyreply.data.context_format import Ids
 from polyreply.errors import DataError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def collate(corpus: "TokenCorpus", sample_ids: Ints, pad_id: int) -> Batch:
     return Batch(samples, *contexts, *responses)
 
 
-def _pad(rows: list[Ints], pad_id: int) -> tuple[Ints, Bools]:
+def _pad(rows: list[Ids], pad_id: int) -> tuple[Ints, Bools]:
     """Give the padded rows and where they hold tokens."""
     lengths_B = np.array([len(row) for row in rows], dtype=np.int64)
     mask_BL = np.arange(lengths_B.max(initial=0)) < lengths_B[:, None]
@@ -92,7 +93,7 @@ class SampleStream:
         self.epoch, self.step = 0, 0
 
     def __iter__(self) -> Self:
-        """Go on from the current position, epoch after epoch."""
+        """Continue from the current position, epoch after epoch."""
         return self
 
     def __next__(self) -> Ints:
@@ -123,7 +124,7 @@ class SampleStream:
             if state.get(name) != value:
                 raise DataError(
                     f"cannot resume the batches: the saved state has {name} {state.get(name)}, this run "
-                    f"has {value}; use the same {name}, or start anew"
+                    f"has {value}; use the same {name}, or start a new run"
                 )
         epoch, step = int(state.get("epoch", -1)), int(state.get("step", -1))
         if epoch < 0 or not 0 <= step < self.num_steps(epoch):
@@ -145,16 +146,16 @@ class DrawStream(SampleStream):
 
 
 class BucketedStream(SampleStream):
-    """Batches of similar context and response lengths, other ones in another order each epoch.
+    """Batches of similar context and response lengths, different ones in a different order each epoch.
 
-    Sized by `rows` (64 if nothing is said) or by `max_tokens`: the most cells, padding included, of the
-    context and response arrays together. A sample above that budget is a batch of its own.
+    Sized by `rows` (64 by default) or by `max_tokens`: the most cells, padding included, of the context and response
+    arrays together. A sample above that budget is a batch by itself.
     """
 
     def __init__(
         self,
-        context_lengths: Ints,
-        response_lengths: Ints,
+        context_lengths: Ids,
+        response_lengths: Ids,
         *,
         rows: int | None = None,
         max_tokens: int | None = None,
@@ -210,7 +211,7 @@ def _cut(order_N: Ints, size: int) -> EpochPlan:
     return EpochPlan(order_N, starts_M, np.minimum(starts_M + size, len(order_N)))
 
 
-def _cut_by_tokens(order_N: Ints, lengths_2N: Ints, max_tokens: int) -> EpochPlan:
+def _cut_by_tokens(order_N: Ints, lengths_2N: Ids, max_tokens: int) -> EpochPlan:
     """Cut an order into the longest batches of at most `max_tokens` padded cells."""
     lengths_2N = lengths_2N[:, order_N]
     starts, start = [], 0
@@ -224,12 +225,12 @@ def _cut_by_tokens(order_N: Ints, lengths_2N: Ints, max_tokens: int) -> EpochPla
     return EpochPlan(order_N, starts_M, np.append(starts_M[1:], len(order_N)))
 
 
-def _along_curve(lengths_2N: Ints, rng: np.random.Generator) -> Ints:
+def _along_curve(lengths_2N: Ids, rng: np.random.Generator) -> Ints:
     """Order the samples along a Hilbert curve through the plane of (context length, response length).
 
     Neighbours on the curve are near in both lengths, so batches cut from it pad little: about a third of what
-    sorting by one length and then the other leaves. The curve is laid at a random place, and samples
-    of equal lengths are shuffled, so that each epoch makes other batches.
+    sorting by one length and then the other leaves. The curve starts at a random place, and samples of equal
+    lengths are shuffled, so that each epoch has different batches.
     """
     shuffled_N = rng.permutation(lengths_2N.shape[1])
     bits = int(lengths_2N.max()).bit_length() + 1
@@ -238,7 +239,7 @@ def _along_curve(lengths_2N: Ints, rng: np.random.Generator) -> Ints:
     return shuffled_N[np.argsort(_hilbert_position(x, y, bits), kind="stable")]
 
 
-def _hilbert_position(x: Ints, y: Ints, bits: int) -> Ints:
+def _hilbert_position(x: Ids, y: Ids, bits: int) -> Ints:
     """Give the place of points along the Hilbert curve that fills the square of side 2 ** bits."""
     position = np.zeros(len(x), dtype=np.int64)
     for bit in range(bits - 1, -1, -1):

@@ -18,7 +18,6 @@ from pydantic import Field
 
 from polyreply.arrays import Bools
 from polyreply.data.characters import CJK, HAN, LATIN, LETTER, LETTER_OF_A_SCRIPT, SIGN, Characters
-from polyreply.data.screen import ABUSE, PERSONAL
 
 
 @dataclass(frozen=True)
@@ -59,14 +58,14 @@ class CleanConfig:
     max_repeated_words: Annotated[int, Field(ge=1)] = 4
     """Longest run of one word (repeated_words)."""
     noise: bool = True
-    """Drop utterances without a letter or digit, or with too few of them beside the signs that are not plain
-    punctuation: emoticons, "###", "♪ ♪"."""
+    """Drop utterances without a letter or digit, or with too few of them next to signs that are not plain punctuation:
+    emoticons, "###", "♪ ♪"."""
     min_letter_share: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Smallest share of letters and digits among the characters other than space and . , ! ? ' " - (noise)."""
     script: bool = True
     """Drop utterances whose letters are mostly not of the language's script (for language `any`: nothing)."""
     personal: bool = False
-    """Drop utterances with what points to a person: phone numbers, handles, addresses, "my name is" (English)."""
+    """Drop utterances that identify a person: phone numbers, handles, addresses, "my name is" (English)."""
     abuse: bool = False
     """Drop utterances with insults, slurs, obscenities, threats or talk of self-harm (English)."""
     words: tuple[str, ...] = ()
@@ -81,7 +80,7 @@ class CleanConfig:
         if self.min_chars > self.max_chars:
             yield f"min_chars {self.min_chars} is above max_chars {self.max_chars}; lower it or raise the other"
         if not all(phrase.strip() for phrase in self.words):
-            yield "words holds an empty one, which would drop everything; leave it out"
+            yield "words holds an empty word, which would drop everything; remove it"
 
 
 Language = Literal["en", "zh", "any"]
@@ -111,7 +110,7 @@ class Cleaned:
 
 
 def clean(texts: pa.Array, config: CleanConfig, language: Language = "en") -> Cleaned:
-    """Runs every switched-on rule over a column of texts; a text dropped by one rule is not judged by the next."""
+    """Run every rule that is switched on over a column of texts; a text dropped by one rule is not seen by the next."""
     result = Cleaned(texts, np.full(len(texts), -1, np.int8), {}, {})
     for index, rule in enumerate(RULES):
         if rule.name != "empty" and not getattr(config, rule.name):
@@ -128,7 +127,7 @@ def clean(texts: pa.Array, config: CleanConfig, language: Language = "en") -> Cl
 
 
 def reattach(texts: Sequence[str], language: Language) -> list[str]:
-    """The rule `detached` alone, with the apostrophe of "don ’ t" made plain for it; other quotes stay as they are."""
+    """The rule `detached` alone, which also makes the apostrophe of "don ’ t" plain; other quotes stay as they are."""
     plain = pa.array(texts, pa.string())
     if language != "zh":
         plain = _replace(plain, "[‘’‛]", "'")
@@ -199,7 +198,7 @@ def _whitespace(texts: pa.Array, config: CleanConfig, language: Language) -> pa.
 
 _BEFORE_PUNCTUATION = (r" +([,.!?%]+|[)\]]+)(\s|[\"')\]]|$)", r"\1\2")
 _WILL = "i|you|he|she|it|we|they|that|this|there|what|who"
-"""Whose 'll a text recognition that takes l for i makes 'il or 'ii; in French "qu'il" is right."""
+"""Words whose 'll becomes 'il or 'ii when text recognition takes l for i; in French, "qu'il" is right."""
 _DETACHED = (
     (r"(?i)\b(\w+) ?n ' ?t\b", r"\1n't"),  # do n ' t
     (r"(?i)\b(\w+) n't\b", r"\1n't"),  # do n't
@@ -259,7 +258,7 @@ def _repeated_words(texts: pa.Array, config: CleanConfig, language: Language) ->
 
 
 def _has_run(codes: npt.NDArray[Any], owner: npt.NDArray[Any], num_texts: int, longest: int) -> Bools:
-    """Which texts hold one code more than `longest` times in a row; `owner` says whose each code is."""
+    """Which texts hold one code more than `longest` times in a row; `owner` is the text of each code."""
     found = np.zeros(num_texts, np.bool_)
     if len(codes) > longest:
         starts = np.flatnonzero(np.r_[True, (codes[1:] != codes[:-1]) | (owner[1:] != owner[:-1])])
@@ -284,12 +283,60 @@ def _script(texts: pa.Array, config: CleanConfig, language: Language) -> Bools:
     return 2 * characters.count(_SCRIPT[language]) < characters.count(LETTER_OF_A_SCRIPT)
 
 
+# Screens for data that a published model should not learn: personal data and abuse, as patterns of English text. They
+# are blunt: they drop whole utterances, too many rather than too few, and still miss what no pattern can know, such as
+# a friend's first name. The patterns are RE2's (Arrow's), which has no look-around; they ignore case except inside
+# `(?-i:…)`.
+
+_NAME = r"(?-i:[A-Z][a-z]+)"
+_NETWORK = r"(insta(gram)?|snap(chat)?|facebook|fb|twitter|discord|skype|gamertag)"
+_STREET = r"(street|st|avenue|ave|road|rd|lane|ln|boulevard|blvd|apartment|apt)"
+
+_PERSONAL = "|".join(
+    (
+        r"\S@\S+\.\w",  # an e-mail address
+        r"(^|[\s(:])@\s?[a-z_]",  # a handle
+        r"\d{7,}",  # a phone or account number
+        r"\d{3}\)?[\s.-]{0,2}\d{3}[\s.-]?\d{4}",
+        r"\b\d{3}[.-]\d{4}\b",
+        r"\b\d{1,5}\s(north|south|east|west)\b",
+        rf"\b\d{{1,5}}\s{_NAME}\s{_STREET}\b",
+        r"\bmy (full |real |first |last |middle )?names?('s)?( is)? ",
+        rf"\b(i'?m called|call me|i go by) {_NAME}",
+        rf"\b(hi|hey|hello)\b.{{0,20}}\b(i'?m|i am|this is|it's) {_NAME}",
+        rf"\bmy ({_NETWORK}|number|phone number|e-?mail|address|user ?name|handle)( name| account| address)? is\b",
+        r"\b(add|follow|text|call|message|find|dm|email) me (on|at)\b|\b(add|follow|dm) me\b|\btext me\b",
+        r"\b(social security|credit card number|password is|zip code is)\b",
+    )
+)
+
+_ABUSE = "|".join(
+    rf"\b({words})\b"
+    for words in (
+        r"\w*fuck\w*|f+u+k+(ing|er|ed)?|f\*+\w*|wtf|stfu|\w*shit(s|ty|ting|head|hole)?|sh\*+t?|bullcrap",
+        r"bitch\w*|b\*+\w*|ass|asses|\w*assh?oles?|dumbass|jackass|bastards?|cunts?|twats?|wankers?|pricks?|douche\w*",
+        r"nigg\w*|negro\w*|chinks?|spics?|kikes?|gooks?|wetbacks?|beaners?|honkys?|crackers? people|jigg?aboo\w*",
+        r"fag|fags|faggot\w*|dykes?|tranny|trannies|homos?|retard\w*|tards?|midgets?|spaz|cripples?",
+        r"sluts?|slutty|whores?|hoes|hookers?|prostitut\w*|porn\w*|hentai|nudes?|boobs?|tits?|titties|horny|sexy|sexting",
+        r"blow ?jobs?|hand ?jobs?|dildos?|masturbat\w*|orgasm\w*|penis\w*|vagina\w*|dicks?|pussy|cum|cumming",
+        r"have sex|having sex|had sex|sex with|rap(e|ed|es|ing|ist|ists)|molest\w*|pedo\w*|incest",
+        r"(kill|murder|strangle|stab|shoot|hang) (you|yourself|yourselves|myself|himself|herself|them all|him|her)",
+        r"kys|suicid\w*|self[ -]?harm\w*|cut(ting)? (yourself|myself)|go die|hope you die|wish (you|i) (were|was) dead",
+        r"(you|you're|youre|ur|u|are) (so |such |such an? |an? |all |just |really |fucking )*(stupid|dumb|idiots?|ugly|"
+        r"fat|morons?|losers?|worthless|pathetic|trash|disgusting)",
+        r"shut (the \w+ )?up|shut your \w+|screw you|go to hell|hate (you|u)|damn you",
+        r"(hate|kill|gas|deport|nuke) (all )?(the )?(jews?|muslims?|blacks?|whites?|mexicans?|gays?|women|asians?)",
+        r"hitler|nazis?|kkk|holocaust|white power|terroris\w+|school shoot\w*",
+    )
+)
+
+
 def _personal(texts: pa.Array, config: CleanConfig, language: Language) -> Bools:
-    return _matches(texts, PERSONAL, ignore_case=True)
+    return _matches(texts, _PERSONAL, ignore_case=True)
 
 
 def _abuse(texts: pa.Array, config: CleanConfig, language: Language) -> Bools:
-    return _matches(texts, ABUSE, ignore_case=True)
+    return _matches(texts, _ABUSE, ignore_case=True)
 
 
 def _words(texts: pa.Array, config: CleanConfig, language: Language) -> Bools:

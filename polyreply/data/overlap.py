@@ -10,7 +10,7 @@ dialogue are sorted rarest first; two dialogues that overlap enough must share a
 a 256-bit signature than they may differ in items. The few pairs that pass are counted item by item.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +19,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from scipy import sparse
+from scipy.sparse import csgraph
 
 from polyreply.arrays import Bools, Ints
 from polyreply.data.characters import CJK
+from polyreply.data.dialogue import Split
+from polyreply.progress import Notify
 
 _SIGNATURE_WORDS = 4
 _EXPANSION = 4_000_000
@@ -75,7 +78,7 @@ class NearDuplicateIndex:
     """Held-out dialogues, ready to be compared with a stream of others."""
 
     def __init__(self, texts: pa.Array, threshold: float = 0.75) -> None:
-        """Indexes one text per dialogue. `threshold` is exclusive: the overlap has to be above it."""
+        """Index one text per dialogue. `threshold` is exclusive: the overlap has to be above it."""
         self.threshold = threshold
         self.hit = np.zeros(len(texts), np.bool_)
         """Which of the indexed dialogues have met a near-duplicate so far."""
@@ -99,10 +102,10 @@ class NearDuplicateIndex:
         return len(self._items)
 
     def find(self, texts: pa.Array, every_link: bool = False) -> Matches:
-        """Compares a batch of dialogues with all indexed ones.
+        """Compare a batch of dialogues with all indexed ones.
 
-        With `every_link` all near-duplicate pairs are linked; without, only as many as needed to know who has one,
-        which is much cheaper where thousands of dialogues resemble each other.
+        With `every_link` all near-duplicate pairs are linked; without, only enough of them to know which dialogues
+        have one, which is much cheaper where thousands of dialogues resemble each other.
         """
         hit = np.zeros(len(texts), np.bool_)
         links = [np.zeros((0, 2), np.int64)]
@@ -125,7 +128,7 @@ class NearDuplicateIndex:
         return np.asarray(np.floor(self.threshold / 2 * (size + other) + 1e-9), np.int64) + 1
 
     def _prefix(self, size: Ints) -> Ints:
-        """How many of its rarest items a dialogue must look at to meet every possible near-duplicate."""
+        """How many of its rarest items are enough to find every possible near-duplicate of a dialogue."""
         smallest_partner = np.floor(size * self.threshold / (2 - self.threshold) + 1e-9).astype(np.int64) + 1
         return np.asarray(np.clip(size - self._needed(size, smallest_partner) + 1, 0, size))
 
@@ -178,7 +181,7 @@ class NearDuplicateIndex:
 
 
 def _encode(words: pa.ListArray) -> tuple[Ints, Ints, pa.Array]:
-    """Token codes of all texts in a row, whose each is, and the vocabulary behind the codes."""
+    """The token codes of all texts in one array, the text that each belongs to, and the vocabulary of the codes."""
     encoded = words.flatten().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
@@ -187,7 +190,7 @@ def _encode(words: pa.ListArray) -> tuple[Ints, Ints, pa.Array]:
 
 
 def _repeats(code: Ints, owner: Ints) -> Ints:
-    """For each token, how many equal ones stand before it in its text."""
+    """For each token, how many equal ones come before it in its text."""
     order = np.lexsort((code, owner))
     sorted_code, sorted_owner = code[order], owner[order]
     new = np.r_[True, (sorted_code[1:] != sorted_code[:-1]) | (sorted_owner[1:] != sorted_owner[:-1])][: len(code)]
@@ -241,3 +244,66 @@ def _pieces(count: Ints, most: int) -> Iterator[slice]:
         end = max(int(np.searchsorted(total, before + most, side="right")), begin + 1)
         yield slice(begin, end)
         begin = end
+
+
+# New splits in which near-duplicate dialogues stay together. Dialogues that resemble each other, directly or through
+# others, form a component, and a whole component goes to one split. Only the components of the dialogues drawn for
+# valid and test are followed, so the cost depends on their size, not on that of the corpus.
+
+Batches = Callable[[], Iterator[pa.RecordBatch]]
+"""Gives all dialogues of a corpus, number and text, in batches; called once for each pass over them."""
+
+_MOST_GROWTH = 10
+"""Components are followed until they hold this many times the dialogues drawn; larger ones stay in train."""
+
+
+def draw_together(
+    drawn: Ints, sizes: dict[Split, int], batches: Batches, threshold: float, notify: Notify
+) -> dict[Split, Ints]:
+    """Dialogues for test and valid, in about these sizes, without a near-duplicate left in another split.
+
+    `drawn` are the dialogues that a draw without regard to near-duplicates chose, in the order they were drawn.
+    """
+    members, links, unfinished = _follow(drawn, batches, threshold, notify)
+    ends = np.searchsorted(members, links)
+    graph = sparse.coo_matrix((np.ones(len(ends), np.int8), (ends[:, 0], ends[:, 1])), (len(members), len(members)))
+    component = np.asarray(csgraph.connected_components(graph, directed=False)[1], np.int64)
+    stays_in_train = set(component[np.isin(members, unfinished)])
+    place = np.searchsorted(members, drawn)
+    order = [name for name in dict.fromkeys(component[place]) if name not in stays_in_train]
+    weight = np.bincount(component)
+    chosen: dict[Split, list[int]] = {"test": [], "valid": []}
+    room = {split: sizes[split] for split in chosen}
+    for name in order:
+        split = next((split for split in chosen if weight[name] <= room[split]), None)
+        if split:
+            chosen[split].append(name)
+            room[split] -= weight[name]
+    return {split: members[np.isin(component, names)] for split, names in chosen.items()}
+
+
+def _follow(drawn: Ints, batches: Batches, threshold: float, notify: Notify) -> tuple[Ints, Ints, Ints]:
+    """The drawn dialogues and all that resemble them step by step; the links; and those not followed to the end."""
+    seen, frontier = np.unique(drawn), np.unique(drawn)
+    links = [np.zeros((0, 2), np.int64)]
+    while len(frontier) and len(seen) <= _MOST_GROWTH * len(drawn):
+        new_links = _links_to(frontier, batches, threshold, notify)
+        links.append(new_links)
+        frontier = np.setdiff1d(new_links[:, 0], seen)
+        seen = np.union1d(seen, frontier)
+    return seen, np.concatenate(links), frontier
+
+
+def _links_to(dialogues: Ints, batches: Batches, threshold: float, notify: Notify) -> Ints:
+    """Every (dialogue, one of the given dialogues) that are near-duplicates."""
+    wanted = pa.array(dialogues)
+    parts = [batch.filter(pc.is_in(batch["dialogue"], value_set=wanted)) for batch in batches()]
+    indexed = pa.Table.from_batches(parts)
+    index = NearDuplicateIndex(indexed["text"].combine_chunks(), threshold)
+    numbers = indexed["dialogue"].to_numpy()
+    links = [np.zeros((0, 2), np.int64)]
+    for done, batch in enumerate(batches(), start=1):
+        matches = index.find(batch["text"], every_link=True).links
+        links.append(np.column_stack([batch["dialogue"].to_numpy()[matches[:, 0]], numbers[matches[:, 1]]]))
+        notify("keeping near-duplicates together", done / len(parts))
+    return np.concatenate(links)

@@ -1,5 +1,6 @@
 """`prepare`: read, clean, split, remove overlap, write. The output folder is complete or absent, never half."""
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,17 +15,19 @@ from pydantic import Field
 
 from polyreply.config import check_recipe, save_recipe, to_tree
 from polyreply.data.clean import CleanConfig, Language
-from polyreply.data.ingest import Ingest
-from polyreply.data.overlap import NearDuplicateIndex
-from polyreply.data.records import BadRows
-from polyreply.data.resplit import draw_together
-from polyreply.data.sources import SPLITS, Source, Split, find_sources
-from polyreply.data.workspace import Workspace
+from polyreply.data.dialogue import BadRows, Split
+from polyreply.data.overlap import NearDuplicateIndex, draw_together
+from polyreply.data.pairs import DIALOGUE_SCHEMA, PairDatabase, PairMaker
+from polyreply.data.sources import Source, find_sources
 from polyreply.errors import DataError
 from polyreply.files import check_new_folder, new_folder
 from polyreply.progress import Notify, silent
 
-SCHEMA = 1
+SCHEMA_VERSION = 1
+_COUPLES: tuple[tuple[Split, Split], ...] = (("test", "train"), ("valid", "train"), ("test", "valid"))
+"""Whose overlap is counted: the pairs of the first split that are in the second too."""
+_DROPPED_FROM: dict[Split, tuple[Split, ...]] = {"valid": ("test",), "train": ("valid", "test")}
+"""From which split overlap is dropped, and in which others it is looked for. Test is kept as it is."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class OverlapConfig:
 
 @dataclass(frozen=True)
 class SplitConfig:
-    """How dialogues are split where the input does not say, or with overlap.mode=resplit."""
+    """How dialogues are split where the input has no splits, or with overlap.mode=resplit."""
 
     valid: Annotated[float, Field(ge=0, lt=1)] = 0.05
     """Share of the dialogues for validation."""
@@ -91,9 +94,10 @@ def prepare(
     overwrite: bool = False,
     notify: Notify = silent,
 ) -> dict[str, Any]:
-    """Prepares a corpus into `out` (train/valid/test.jsonl.gz, report.json, recipe.yaml) and returns the report.
+    """Prepare a corpus into `out` (train/valid/test.jsonl.gz, report.json, recipe.yaml) and return the report.
 
-    `overwrite` replaces a folder that an earlier run of this function wrote, and no other.
+    Each input is a folder with train/valid/test files, a dialogue file, the name of a corpus in
+    `polyreply.data.corpora`, or `hf:NAME`. `overwrite` replaces a folder that an earlier run wrote, and no other.
     """
     inputs, out = [inputs] if isinstance(inputs, str) else list(inputs), Path(out)
     config = check_recipe(config or PrepareConfig())
@@ -103,58 +107,45 @@ def prepare(
         finished = scratch / "out"
         finished.mkdir()
         try:
-            with Workspace(scratch) as workspace:
-                report = _run(workspace, sources, finished, config, notify)
+            with contextlib.closing(PairDatabase(scratch)) as database:
+                report = _prepare(database, sources, finished, config, notify)
         except duckdb.Error as error:
             raise DataError(f"the database behind prepare failed: {' '.join(str(error).split())[:300]}") from error
         names = [os.fsencode(name).decode(errors="backslashreplace") for name in inputs]
-        report = {"schema": SCHEMA, "inputs": names, **report, "recipe": to_tree(config)}
+        report = {"schema": SCHEMA_VERSION, "inputs": names, **report, "recipe": to_tree(config)}
         (finished / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
         save_recipe(config, finished / "recipe.yaml")
     return report
 
 
-def _run(
-    workspace: Workspace, sources: list[Source], out: Path, config: PrepareConfig, notify: Notify
+def _prepare(
+    database: PairDatabase, sources: list[Source], out: Path, config: PrepareConfig, notify: Notify
 ) -> dict[str, Any]:
-    read = _read(workspace, sources, config, notify)
+    """The steps, in order; what each of them did goes into the report."""
+    read = _read(database, sources, config, notify)
     notify("splitting", 0.0)
     near = config.overlap.near and not all(source.templated for source in sources)
     if sources[0].split is None or config.overlap.mode == "resplit":
-        _split(workspace, sources, config, near, read["read"]["conversations"] == 0, notify)
-    splits = workspace.splits()
-    duplicates = _drop_duplicates(workspace, config)
-    overlap = _remove_overlap(workspace, config.overlap, near, notify)
+        if config.group and read["read"]["conversations"] == 0:
+            database.merge_contexts()
+        _split(database, sources, config, near, notify)
+    splits = {source.split for source in sources if source.split} | set(database.splits())
+    dropped, examples = database.drop_duplicates() if config.clean.duplicates else (0, [])
+    overlap = _remove_overlap(database, config.overlap, near, notify)
     notify("writing", 0.0)
-    written = {split: workspace.write(split, out / f"{split}.jsonl.gz", config.group) for split in workspace.splits()}
-    read_splits = {source.split for source in sources if source.split} | set(splits)
-    for split in sorted(read_splits - set(written)):
+    written = {split: database.write(split, out / f"{split}.jsonl.gz", config.group) for split in database.splits()}
+    for split in sorted(splits - set(written)):
         raise DataError(
-            f"nothing is left of {split} after cleaning and removing overlap; relax the rules, or count only, "
+            f"nothing is left of {split} after cleaning and removing overlap; relax the rules, or only count overlap, "
             "with overlap.mode=report"
         )
-    return {**read, "duplicates": duplicates, "overlap": overlap, "splits": written}
+    return {**read, "duplicates": {"pairs": dropped, "examples": examples}, "overlap": overlap, "splits": written}
 
 
-def _split(
-    workspace: Workspace, sources: list[Source], config: PrepareConfig, near: bool, merge: bool, notify: Notify
-) -> None:
-    """Draws valid and test. Rows to be grouped, and with `resplit` near-duplicate dialogues, stay together."""
-    if any(source.templated for source in sources):
-        raise DataError("the splits of smalltalk are fixed, because they differ by template; leave out resplit")
-    if config.group and merge:
-        workspace.merge_contexts()
-    sizes = _split_sizes(workspace, config.split)
-    if config.overlap.mode == "resplit" and near:
-        workspace.assign_splits(draw_together(workspace, sizes, config.seed, config.overlap.threshold, notify))
-    else:
-        test, valid = np.split(workspace.draw(sum(sizes.values()), config.seed), [sizes["test"]])
-        workspace.assign_splits({"test": test, "valid": valid})
-
-
-def _read(workspace: Workspace, sources: list[Source], config: PrepareConfig, notify: Notify) -> dict[str, Any]:
+def _read(database: PairDatabase, sources: list[Source], config: PrepareConfig, notify: Notify) -> dict[str, Any]:
+    """Fill the database with clean pairs; return what was read and what the rules did."""
     bad_rows = BadRows(config.strict)
-    ingest = Ingest(config.clean, config.language, config.context_turns)
+    maker = PairMaker(config.clean, config.language, config.context_turns)
     total = sum(source.size for source in sources)
     done = 0
 
@@ -162,104 +153,91 @@ def _read(workspace: Workspace, sources: list[Source], config: PrepareConfig, no
         notify("reading and cleaning", (done + position) / total if total else 0.0)
 
     for source in sources:
-        for dialogues, pairs in ingest.batches(source.records(bad_rows, progress), source.split):
-            workspace.add(dialogues, pairs)
+        for dialogues, pairs in maker.batches(source.records(bad_rows, progress), source.split):
+            database.add(dialogues, pairs)
         done += source.size
-    if not ingest.kept_pairs:
-        raise DataError(f"all {ingest.pairs} pairs were dropped by the cleaning rules; see `language` and `clean`")
+    if not maker.kept_pairs:
+        raise DataError(f"all {maker.pairs} pairs were dropped by the cleaning rules; see `language` and `clean`")
     return {
         "read": {
-            "rows": ingest.rows,
-            "conversations": ingest.conversations,
-            "pairs": ingest.pairs,
-            "pairs_after_cleaning": ingest.kept_pairs,
+            "rows": maker.rows,
+            "conversations": maker.conversations,
+            "pairs": maker.pairs,
+            "pairs_after_cleaning": maker.kept_pairs,
         },
         "bad_rows": {"count": bad_rows.count, "first": bad_rows.first},
-        "rules": {name: asdict(tally) for name, tally in ingest.rules.items()},
+        "rules": {name: asdict(tally) for name, tally in maker.rules.items()},
     }
 
 
-def _split_sizes(workspace: Workspace, config: SplitConfig) -> dict[Split, int]:
-    total = workspace.count("SELECT count(*) FROM dialogues")
-    shares: dict[Split, float] = {"valid": config.valid, "test": config.test}
-    sizes = {split: min(round(share * total), config.most) for split, share in shares.items()}
-    for split, share in shares.items():
-        if share and not sizes[split]:
-            sizes[split] = 1
+def _split(database: PairDatabase, sources: list[Source], config: PrepareConfig, near: bool, notify: Notify) -> None:
+    """Draw valid and test by dialogue; with `resplit`, near-duplicate dialogues stay together."""
+    for source in sources:
+        if source.templated:
+            raise DataError(f"the splits of {source.name} are fixed, because they differ by template; omit resplit")
+    total = database.count("SELECT count(*) FROM dialogues")
+    sizes: dict[Split, int] = {}
+    for split, share in (("valid", config.split.valid), ("test", config.split.test)):
+        sizes[split] = min(max(round(share * total), 1), config.split.most) if share else 0
     if sum(sizes.values()) >= total:
         raise DataError(f"{total} dialogues are too few to split; expected at least {sum(sizes.values()) + 1}")
-    return sizes
+    drawn = database.draw(sum(sizes.values()), config.seed)
+    if config.overlap.mode == "resplit" and near:
+        database.assign_splits(draw_together(drawn, sizes, database.dialogues_of, config.overlap.threshold, notify))
+    else:
+        test, valid = np.split(drawn, [sizes["test"]])
+        database.assign_splits({"test": test, "valid": valid})
 
 
-def _drop_duplicates(workspace: Workspace, config: PrepareConfig) -> dict[str, Any]:
-    if not config.clean.duplicates:
-        return {"pairs": 0, "examples": []}
-    number, examples = workspace.drop_duplicates()
-    return {"pairs": number, "examples": examples}
-
-
-def _remove_overlap(workspace: Workspace, config: OverlapConfig, near: bool, notify: Notify) -> dict[str, Any]:
-    """Counts the overlap of each held-out split with those below it, drops it (or not), and counts again."""
+def _remove_overlap(database: PairDatabase, config: OverlapConfig, near: bool, notify: Notify) -> dict[str, Any]:
+    """Count the overlap between splits, drop it (or not, as `mode` says), and count again."""
     notify("removing overlap", 0.0)
-    couples: list[tuple[Split, Split]] = [("test", "train"), ("valid", "train"), ("test", "valid")]
-    present = workspace.splits()
-    couples = [couple for couple in couples if set(couple) <= set(present)]
-    before = {f"{a}_in_{b}": _count_overlap(workspace, a, b) for a, b in couples}
+    present = database.splits()
+    couples = [(a, b) for a, b in _COUPLES if a in present and b in present]
+    before = {f"{a}_in_{b}": _count_overlap(database, a, b) for a, b in couples}
     dropped: dict[str, Any] = {}
-    for lower, upper in (("valid", ["test"]), ("train", ["valid", "test"])):
-        others = [split for split in SPLITS if split in upper and split in present]
+    for lower, upper in _DROPPED_FROM.items():
+        others = [split for split in upper if split in present]
         if lower in present and others:
-            dropped[lower] = _drop_from(workspace, lower, others, config, near, notify)
-    after = {f"{a}_in_{b}": _count_overlap(workspace, a, b) for a, b in couples}
+            dropped[lower] = _drop_from(database, lower, others, config, near, notify)
+    after = {f"{a}_in_{b}": _count_overlap(database, a, b) for a, b in couples}
     return {"mode": config.mode, "before": before, "dropped": dropped, "after": after}
 
 
-def _count_overlap(workspace: Workspace, split: Split, other: Split) -> dict[str, Any]:
-    pairs = workspace.count("SELECT count(*) FROM pairs WHERE split = ?", split)
-    found = {what: workspace.count_overlap(split, [other], what) for what in ("pairs", "contexts")}
-    return {
-        "of_pairs": pairs,
-        **{name: {"found": n, "share": n / max(pairs, 1)} for name, n in found.items()},
-    }
+def _count_overlap(database: PairDatabase, split: Split, other: Split) -> dict[str, Any]:
+    pairs = database.count("SELECT count(*) FROM pairs WHERE split = ?", split)
+    counts = {what: database.count_overlap(split, [other], what) for what in ("pairs", "contexts")}
+    shares = {what: {"found": count, "share": count / max(pairs, 1)} for what, count in counts.items()}
+    return {"of_pairs": pairs, **shares}
 
 
 def _drop_from(
-    workspace: Workspace,
-    split: Split,
-    others: list[Split],
-    config: OverlapConfig,
-    near: bool,
-    notify: Notify,
+    database: PairDatabase, split: Split, others: list[Split], config: OverlapConfig, near: bool, notify: Notify
 ) -> dict[str, Any]:
+    """Drop from one split what is in the others too; with mode `report`, only count it."""
     dropped: dict[str, Any] = {}
     if near:
-        held_out = _all_dialogues(workspace, others)
+        held_out = pa.Table.from_batches(list(database.dialogues_of(others)), DIALOGUE_SCHEMA)
         index = NearDuplicateIndex(held_out["text"].combine_chunks(), config.threshold)
-        unwanted = _near(workspace, index, [split], notify)
-        dropped["near"] = {"dialogues": len(unwanted), "held_out_dialogues": int(index.hit.sum())}
+        resembling = _resembling(database, split, index, notify)
+        dropped["near"] = {"dialogues": len(resembling), "held_out_dialogues": int(index.hit.sum())}
         if config.mode != "report":
-            dropped["near"]["pairs"], dropped["near"]["examples"] = workspace.drop_dialogues(unwanted)
+            dropped["near"]["pairs"], dropped["near"]["examples"] = database.drop_dialogues(resembling)
     for what, wanted in (("pairs", config.pairs), ("contexts", config.contexts)):
         if wanted and config.mode == "report":
-            dropped[what] = {"pairs": workspace.count_overlap(split, others, what)}
+            dropped[what] = {"pairs": database.count_overlap(split, others, what)}
         elif wanted:
-            number, examples = workspace.drop_overlap(split, others, what)
+            number, examples = database.drop_overlap(split, others, what)
             dropped[what] = {"pairs": number, "examples": examples}
     return dropped
 
 
-def _all_dialogues(workspace: Workspace, splits: list[Split]) -> pa.Table:
-    schema = pa.schema([("dialogue", pa.int64()), ("text", pa.string())])
-    return pa.Table.from_batches(list(workspace.dialogues_of(splits)), schema)
-
-
-def _near(workspace: Workspace, index: NearDuplicateIndex, splits: list[Split], notify: Notify) -> pa.Array:
-    """The dialogues of some splits that resemble an indexed one."""
-    names = ", ".join(f"'{split}'" for split in splits)
-    total = workspace.count(f"SELECT count(*) FROM dialogues WHERE split IN ({names})")
-    found, seen = [np.zeros(0, np.int64)], 0
-    for batch in workspace.dialogues_of(splits):
-        found.append(batch["dialogue"].to_numpy()[index.find(batch["text"]).probe])
+def _resembling(database: PairDatabase, split: Split, index: NearDuplicateIndex, notify: Notify) -> pa.Array:
+    """The dialogues of a split that are near-duplicates of an indexed one."""
+    total = database.count("SELECT count(*) FROM dialogues WHERE split = ?", split)
+    parts, seen = [np.zeros(0, np.int64)], 0
+    for batch in database.dialogues_of([split]):
+        parts.append(batch["dialogue"].to_numpy()[index.find(batch["text"]).probe])
         seen += len(batch)
         notify("searching near-duplicates", seen / max(total, 1))
-    return pa.array(np.concatenate(found))
+    return pa.array(np.concatenate(parts))

@@ -1,29 +1,26 @@
-"""What an INPUT of `prepare` may be: a folder of splits, dialogue files, an embedded corpus, a Hugging Face dataset."""
+"""What an INPUT may be: a folder of splits, dialogue files, a named corpus, or a Hugging Face dataset.
+
+A Hugging Face dataset is written `hf:NAME` or `hf:NAME:CONFIG`. It comes from the hub or, offline, from its cache.
+"""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from polyreply.data import chitchat, hub
-from polyreply.data.read import ENDINGS, Progress, is_dialogue_file, read_records
-from polyreply.data.records import BadRows, Record
+from polyreply.data.corpora import CORPORA
+from polyreply.data.dialogue import SPLITS, BadRows, Dialogue, Record, Split
+from polyreply.data.read import ENDINGS, Progress, Row, is_dialogue_file, read_records, read_rows
 from polyreply.errors import DataError
-
-Split = Literal["train", "valid", "test"]
-SPLITS: tuple[Split, ...] = ("train", "valid", "test")
-
-SMALLTALK_ROWS: dict[Split, int] = {"train": 60_000, "valid": 1_000, "test": 1_000}
-EMBEDDED = ("chitchat", "smalltalk-explicit", "smalltalk-implicit")
 
 _SPLIT_NAME = re.compile(r"(train|validation|valid|val|dev|test)(?:\d+)?(?:[-_.].*)?$")
 _ALIASES: dict[str, Split] = {"validation": "valid", "val": "valid", "dev": "valid"}
+_HUB_NAME = re.compile(r"hf:[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
 
 
 @dataclass(frozen=True)
 class Source:
-    """A stream of rows, and the split they belong to where the input says so."""
+    """A stream of rows, and the split they belong to where the input names it."""
 
     name: str
     split: Split | None
@@ -42,8 +39,26 @@ def find_sources(inputs: Sequence[str], seed: int = 0) -> list[Source]:
     return sources
 
 
+def dataset_sources(name: str, splits: Mapping[str, Iterable[Row | Dialogue]]) -> list[Source]:
+    """A source for each split of a dataset in memory; a single split counts as not split yet."""
+    found = {split: split_named(split) for split in splits}
+    if len(splits) > 1 and not all(found.values()):
+        raise DataError(f"{name}: expected splits named after train, validation or test, found {', '.join(splits)}")
+    return [
+        rows_source(f"{name}[{split}]", rows, found[split] if len(splits) > 1 else None)
+        for split, rows in splits.items()
+    ]
+
+
+def rows_source(
+    name: str, rows: Iterable[Row | Dialogue], split: Split | None = None, templated: bool = False
+) -> Source:
+    """A source of rows in memory."""
+    return Source(name, split, lambda bad_rows, progress: read_rows(rows, name, bad_rows), templated=templated)
+
+
 def split_named(name: str) -> Split | None:
-    """The split that a file or a Hugging Face split is named after."""
+    """The split that a file, or a split of a Hugging Face dataset, is named after."""
     match = _SPLIT_NAME.match(name.lower())
     if not match:
         return None
@@ -57,14 +72,13 @@ def _sources_of(name: str, seed: int) -> list[Source]:
         return _folder(path)
     if path.exists():
         return [_file(path, None)]
-    if name == "chitchat":
-        return [Source(name, split, _chitchat_rows(split)) for split in SPLITS]
-    if name in EMBEDDED:
-        return [Source(name, split, _smalltalk_rows(name, split, seed), templated=True) for split in SPLITS]
-    if hub.looks_like_name(name):
-        return _hub_dataset(name)
+    if name in CORPORA:
+        corpus = CORPORA[name]
+        return [rows_source(name, corpus.rows(split, seed), split, corpus.templated) for split in SPLITS]
+    if is_hub_name(name):
+        return dataset_sources(name, _load_from_hub(name))
     raise DataError(
-        f"{name}: there is no such file or folder; the embedded corpora are {', '.join(EMBEDDED)}, "
+        f"{name}: there is no such file or folder; the corpora with a name are {', '.join(CORPORA)}, "
         "and a Hugging Face dataset is written hf:NAME"
     )
 
@@ -73,7 +87,7 @@ def _folder(path: Path) -> list[Source]:
     files = sorted(file for file in path.iterdir() if file.is_file() and is_dialogue_file(file))
     named = [(file, split) for file in files if (split := split_named(file.name))]
     if named and "train" not in {split for _, split in named}:
-        raise DataError(f"{path}: expected a file named train beside {named[0][0].name}, found none")
+        raise DataError(f"{path}: expected a file named train with {named[0][0].name}, found none")
     if named and len(named) < len(files):
         others = ", ".join(sorted({file.name for file in files} - {file.name for file, _ in named}))
         raise DataError(
@@ -89,38 +103,22 @@ def _folder(path: Path) -> list[Source]:
 
 
 def _file(path: Path, split: Split | None) -> Source:
-    return Source(
-        str(path),
-        split,
-        lambda bad_rows, progress: read_records(path, bad_rows, progress),
-        path.stat().st_size,
-    )
+    size = path.stat().st_size
+    return Source(str(path), split, lambda bad_rows, progress: read_records(path, bad_rows, progress), size)
 
 
-def _hub_dataset(name: str) -> list[Source]:
-    splits = hub.load(name)
-    named = [split_named(split) for split in splits]
-    keep = len(splits) > 1
-    if keep and not all(named):
-        raise DataError(f"{name}: expected splits named after train, validation or test, found {', '.join(splits)}")
-    return [
-        Source(f"{name}[{split}]", which if keep else None, hub.reader(name, split, rows))
-        for (split, rows), which in zip(splits.items(), named, strict=True)
-    ]
+def is_hub_name(name: str) -> bool:
+    """Whether an INPUT has the form of a Hugging Face dataset's name."""
+    return bool(_HUB_NAME.fullmatch(name))
 
 
-def _chitchat_rows(split: Split) -> Callable[[BadRows, Progress | None], Iterator[Record]]:
-    return lambda bad_rows, progress: chitchat.read_records(split)
+def _load_from_hub(name: str) -> dict[str, Iterable[Row]]:
+    """The splits of a dataset, or a DataError with the library's reason."""
+    import datasets
 
-
-def _smalltalk_rows(name: str, split: Split, seed: int) -> Callable[[BadRows, Progress | None], Iterator[Record]]:
-    form: Literal["explicit", "implicit"] = "explicit" if name.endswith("explicit") else "implicit"
-
-    def records(bad_rows: BadRows, progress: Progress | None) -> Iterator[Record]:
-        from polyreply.data import smalltalk
-
-        rows = smalltalk.generate(split=split, rows=SMALLTALK_ROWS[split], seed=seed, form=form)
-        for line, row in enumerate(rows, start=1):
-            yield Record(line, row.context, row.responses, row.acts)
-
-    return records
+    dataset, _, config = name.removeprefix("hf:").partition(":")
+    try:
+        return dict(datasets.load_dataset(dataset, config or None))
+    except Exception as error:  # the library raises a dozen unrelated types here, network errors among them
+        reason = " ".join(str(error).split())[:300]
+        raise DataError(f"{name}: could not be loaded as a Hugging Face dataset: {reason}") from None

@@ -1,8 +1,8 @@
 """Tokenised samples in a memory-mapped Arrow file: opened at once, cached by content, never served stale.
 
-A sample is one response with the context of its row. Row i of the file is sample i: the columns of `SCHEMA`.
-The context of a row is stored at the first of its samples only. Each record batch holds `CHUNK` samples, the
-last one what is left, and an empty one at the end carries the report, without which a file is not whole.
+A sample is one response with its context. Row i of the file is sample i, with the columns of `SCHEMA`. The context of
+several responses is stored at the first of their samples only. Each record batch holds `CHUNK` samples, the last one
+the rest, and an empty one at the end carries the report, without which a file is not complete.
 """
 
 import contextlib
@@ -23,19 +23,22 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from polyreply.data.batches import BucketedStream
 from polyreply.data.context_format import ContextFormat, Ids, Truncation, encode_contexts, encode_responses
-from polyreply.data.dialogue import Dialogue
+from polyreply.data.dialogue import BadRows, Dialogue
+from polyreply.data.folder import split_files
+from polyreply.data.read import read_dialogues
 from polyreply.data.tokenizer import fingerprint
 from polyreply.errors import DataError
+from polyreply.files import digest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-SCHEMA_VERSION = 1
-"""Raise it when the file's layout or the way text becomes tokens changes: older caches are then rebuilt."""
+SCHEMA_VERSION = 2
+"""Increase it when the layout of the file or the way text becomes tokens changes: older caches are then rebuilt."""
 SCHEMA = pa.schema(
     [
-        ("row", pa.int64()),  # the dialogue the sample came from
         ("context_at", pa.int64()),  # the sample that stores its context
         ("context_length", pa.int32()),
         ("context", pa.list_(pa.int32())),
@@ -44,16 +47,17 @@ SCHEMA = pa.schema(
     ]
 )
 CHUNK = 16384
-"""Samples of a record batch; also what bounds the memory of a build."""
+"""Samples of a record batch; also bounds the memory of a build."""
 DIALOGUES_AT_ONCE = 2048
 STALE_SECONDS = 24 * 3600
+_FIX_ROWS = "fix the row, or clean the file with `polyreply prepare`"
 
 
 class TokenCorpus:
     """Samples as ids, read from disk as they are asked for."""
 
     def __init__(self, path: Path) -> None:
-        """Map a token file; a DataError if it is not a whole one."""
+        """Map a token file; a DataError if it is not a complete one."""
         self.path = path
         try:
             reader = pa.ipc.open_file(pa.memory_map(str(path)))
@@ -65,7 +69,7 @@ class TokenCorpus:
             self._chunks = [_Chunk(batch) for batch in batches[:-1]]
         except (OSError, pa.ArrowException, LookupError, ValueError) as error:
             reason = str(error).splitlines()[0]
-            raise DataError(f"{path} is not a whole token file: {reason}; build it again") from error
+            raise DataError(f"{path} is not a complete token file: {reason}; build it again") from error
 
     def __len__(self) -> int:
         """Count the samples."""
@@ -86,11 +90,6 @@ class TokenCorpus:
         """Tokens of each sample's response."""
         return self._column("response_length", np.int32)
 
-    @cached_property
-    def row_of(self) -> npt.NDArray[np.int64]:
-        """The row of the input, counted from 0, that each sample came from."""
-        return self._column("row", np.int64)
-
     def context_ids(self, sample: int) -> Ids:
         """Give the context of a sample: a read-only view of the file."""
         chunk, place = self._find(sample)
@@ -103,7 +102,7 @@ class TokenCorpus:
         return chunk.responses.ids(place)
 
     def share_of(self, token: int) -> float:
-        """How often a token is found among those of the first responses (as many as a record batch holds)."""
+        """The share of one token among the tokens of the first responses, those of one record batch."""
         ids = self._chunks[0].responses.values
         return float(np.mean(ids == token)) if len(ids) else 0.0
 
@@ -134,15 +133,17 @@ class TokenCorpus:
     ) -> Self:
         """Tokenise a dialogue file, or open the result of an earlier run with the same content and settings.
 
-        The cache is `cache_dir`, or $POLYREPLY_CACHE, or ~/.cache/polyreply/tokens. Its key is the file's
-        bytes, the tokenizer's fingerprint and the format; a damaged entry is built again. Processes may build
-        at once.
+        The cache is `cache_dir`, or $POLYREPLY_CACHE, or ~/.cache/polyreply/tokens. Its key is the file's bytes, the
+        tokenizer's fingerprint and the format; a damaged entry is built again. Several processes may build at once.
         """
-        content = _content_hash(path)
+        try:
+            content = digest(path)
+        except OSError as error:
+            raise DataError(f"cannot read dialogues from {path}: {error.strerror}; expected a file") from error
         settings = [SCHEMA_VERSION, content, path.suffixes, fingerprint(tokenizer), asdict(format)]
         key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:40]
         cached = _cache_dir(cache_dir) / f"{key}.arrow"
-        with contextlib.suppress(DataError):  # not there, or not whole: build it
+        with contextlib.suppress(DataError):  # absent or not complete: build it
             corpus = cls(cached)
             if corpus.is_intact():
                 return corpus
@@ -156,13 +157,14 @@ class TokenCorpus:
         format: ContextFormat,
         out_path: Path,
     ) -> Self:
-        """Tokenise dialogues in bounded memory into `out_path`, which appears only when it is whole."""
+        """Tokenise dialogues in bounded memory into `out_path`, which appears only when it is complete."""
+        # Not files.writing: the file has to be mapped before the rename, after which another process may remove it.
         unfinished = out_path.with_name(f"{out_path.name}.{uuid.uuid4().hex}.tmp")
         try:
             out_path.parent.mkdir(parents=True, exist_ok=True)
             _remove_stale(out_path)
             _write(unfinished, dialogues, tokenizer, format)
-            corpus = cls(unfinished)  # opened before anyone else can replace or remove it
+            corpus = cls(unfinished)
             unfinished.replace(out_path)
         except OSError as error:
             raise DataError(f"cannot write tokens to {out_path.parent}: {error}; use another folder") from error
@@ -202,9 +204,8 @@ class _Chunk:
 
 
 class _Sample(NamedTuple):
-    """A sample on its way to the file; the fields are the columns of `SCHEMA`."""
+    """A sample before it is written; the fields are the columns of `SCHEMA`."""
 
-    row: int
     context_at: int
     context_length: int
     context: Ids
@@ -242,18 +243,17 @@ class _Encoder:
         self.truncation = Truncation()
 
     def samples(self, dialogues: Iterator[Dialogue]) -> Iterator[_Sample]:
-        """Give one sample for each response. Its act, known where a generator wrote it, is not looked at."""
+        """Give one sample for each response. Acts, which generated corpora have, are not read."""
         nothing = np.empty(0, np.int32)
-        sample = row = 0
+        sample = 0
         while group := list(islice(dialogues, DIALOGUES_AT_ONCE)):
             contexts, responses = self._encode(group)
             for dialogue, context in zip(group, contexts, strict=True):
                 first = sample
                 for response in islice(responses, len(dialogue.responses)):
                     stored = context if sample == first else nothing
-                    yield _Sample(row, first, len(context), stored, len(response), response)
+                    yield _Sample(first, len(context), stored, len(response), response)
                     sample += 1
-                row += 1
 
     def _encode(self, group: list[Dialogue]) -> tuple[list[Ids], Iterator[Ids]]:
         contexts, lost = encode_contexts(self._tokenizer, [d.context for d in group], self._format)
@@ -278,20 +278,9 @@ def _lists(values: list[Ids]) -> pa.ListArray:
 
 def _unchanged_dialogues(path: Path, content: str) -> Iterator[Dialogue]:
     """Read the dialogues of a file, and fail at the end if it is no longer the file that was hashed."""
-    from polyreply.data.read import read_dialogues
-    from polyreply.data.records import BadRows
-
-    yield from read_dialogues(path, bad_rows=BadRows(True, "fix it, or clean the file with `polyreply prepare`"))
-    if _content_hash(path) != content:
+    yield from read_dialogues(path, bad_rows=BadRows(strict=True, advice=_FIX_ROWS))
+    if digest(path) != content:
         raise DataError(f"{path} changed while it was read; run again when nothing writes to it")
-
-
-def _content_hash(path: Path) -> str:
-    try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise DataError(f"cannot read dialogues from {path}: {error.strerror}; expected a file") from error
 
 
 def _cache_dir(chosen: Path | None) -> Path:
@@ -307,3 +296,27 @@ def _remove_stale(out_path: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
             if time.time() - left.stat().st_mtime > STALE_SECONDS:
                 left.unlink()
+
+
+def token_report(
+    data: Path,
+    tokenizer: "PreTrainedTokenizerBase",
+    format: ContextFormat,
+    *,
+    rows: int = 64,
+    max_tokens: int | None = None,
+) -> dict[str, Any]:
+    """Tokenise each split of a data folder (or find it in the cache) and measure it in length-bucketed batches."""
+    report: dict[str, Any] = {}
+    for split, path in split_files(data).items():
+        corpus = TokenCorpus.build(path, tokenizer, format)
+        size = {"max_tokens": max_tokens} if max_tokens else {"rows": rows}
+        stream = BucketedStream(corpus.context_lengths, corpus.response_lengths, **size)
+        report[split] = {
+            "samples": len(corpus),
+            "mean_context_tokens": float(corpus.context_lengths.mean()),
+            "mean_response_tokens": float(corpus.response_lengths.mean()),
+            **corpus.truncation,
+            "padding_share": stream.padding_share(),
+        }
+    return report

@@ -1,13 +1,16 @@
-"""Tokenizers: training one for a backbone built from scratch, loading any other, and telling two apart."""
+"""Tokenizers: train one for a backbone built from scratch, load any other, and tell whether two are the same."""
 
 import hashlib
 import json
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from polyreply.data.dialogue import BadRows
+from polyreply.data.read import read_dialogues
 from polyreply.errors import DataError
 from polyreply.files import check_new_folder, new_folder
 
@@ -22,7 +25,7 @@ BYTE_PIECES = [f"<0x{byte:02X}>" for byte in range(256)]
 PUNCTUATION = r"▁?[^\w\s'’▁]+"
 """A run of punctuation is a word of its own; an apostrophe stays inside its word."""
 MARK = "ꙮ"
-"""A letter that hardly any text has; where one has it, it becomes bytes."""
+"""A letter that hardly any text has; where a text has it, it becomes bytes."""
 
 
 def train_tokenizer(
@@ -173,6 +176,23 @@ def _train_byte_bpe(texts: Iterable[str], vocab_size: int) -> "Tokenizer":
     return tokenizer
 
 
+def texts_of(path: Path, most: int = 50_000) -> Iterator[str]:
+    """The turns and responses of a dialogue file, at most so many, to train a tokenizer on.
+
+    In a conversation the answer of one dialogue is the context of the next; it is given once.
+    """
+
+    def texts() -> Iterator[str]:
+        before: tuple[str, ...] = ()
+        bad_rows = BadRows(strict=True, advice="fix the row, or clean the file with `polyreply prepare`")
+        for dialogue in read_dialogues(path, bad_rows=bad_rows):
+            yield from (turn for turn in dialogue.context if turn not in before)
+            yield from dialogue.responses
+            before = dialogue.context + dialogue.responses
+
+    return islice(texts(), most)
+
+
 def save_tokenizer(tokenizer: "PreTrainedTokenizerBase", out: Path, *, overwrite: bool = False) -> None:
     """Save a tokenizer into a folder that is complete or absent; `overwrite` replaces an earlier tokenizer only."""
     check_tokenizer_target(out, overwrite)
@@ -181,7 +201,7 @@ def save_tokenizer(tokenizer: "PreTrainedTokenizerBase", out: Path, *, overwrite
 
 
 def check_tokenizer_target(out: Path, overwrite: bool = False) -> None:
-    """Say at once, before any work, when a tokenizer may not be saved there."""
+    """Raise, before any work, if a tokenizer may not be saved there."""
     check_new_folder(out, overwrite, made_by_us=lambda folder: (folder / "tokenizer.json").is_file())
 
 

@@ -19,12 +19,12 @@ import numpy as np
 
 from polyreply.data.chitchat import SCREENED
 from polyreply.data.clean import Language
-from polyreply.data.detokenize import is_taken_apart, put_together
+from polyreply.data.corpora import EMBEDDED
+from polyreply.data.detokenize import detokenize, is_tokenized
 from polyreply.data.dialogue import Dialogue
+from polyreply.data.folder import split_files
 from polyreply.data.prepare import PrepareConfig
 from polyreply.data.read import read_dialogues
-from polyreply.data.sources import EMBEDDED
-from polyreply.data.token_report import split_files
 from polyreply.errors import DataError
 from polyreply.experiments.cache import Workshop, digest_of
 from polyreply.experiments.presets import Preset
@@ -87,7 +87,7 @@ class _Source:
 
     def finish(self, dialogues: Iterable[Dialogue]) -> Iterable[Dialogue]:
         """Rows as experiments use them."""
-        return dialogues if self.together is None else put_together(dialogues, self.together)
+        return dialogues if self.together is None else detokenize(dialogues, self.together)
 
 
 def find_corpus(workshop: Workshop, data: str, preset: Preset) -> Corpus:
@@ -162,7 +162,7 @@ def _language(path: Path) -> Literal["en", "zh"]:
 
 def _is_to_mend(folder: Path, preset: Preset) -> bool:
     if preset.put_together == "auto":
-        return any(map(is_taken_apart, _checked(folder).values()))
+        return any(map(is_tokenized, _checked(folder).values()))
     return preset.put_together == "always"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from polyreply.analysis.recovery import measure_recovery
 from polyreply.data import smalltalk
-from polyreply.data.sources import SMALLTALK_ROWS
+from polyreply.data.corpora import SMALLTALK_ROWS
 from polyreply.experiments.cache import Workshop
 from polyreply.experiments.corpus import write_dialogues
 from polyreply.experiments.presets import SmalltalkSettings

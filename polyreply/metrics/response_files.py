@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
+from polyreply.data.dialogue import BadRows
 from polyreply.data.read import read_records
-from polyreply.data.records import BadRows
 from polyreply.errors import DataError
 from polyreply.metrics.mismatch import describe, show
 

@@ -11,9 +11,9 @@ from transformers import PreTrainedTokenizerBase
 
 from polyreply.data.batches import BucketedStream, DrawStream, SampleStream
 from polyreply.data.context_format import ContextFormat
+from polyreply.data.folder import split_files
 from polyreply.data.token_corpus import TokenCorpus
-from polyreply.data.token_report import split_files, texts_of
-from polyreply.data.tokenizer import load_tokenizer, train_tokenizer
+from polyreply.data.tokenizer import load_tokenizer, texts_of, train_tokenizer
 from polyreply.distributed import Processes
 from polyreply.em.em_step import EM
 from polyreply.em.optimizer import DecoderOptimizer

@@ -12,13 +12,7 @@ from polyreply.errors import MissingExtraError
 
 
 def test_splits_are_fixed_by_conversation():
-    lines = {split: {record.line for record in chitchat.read_records(split)} for split in ("train", "valid", "test")}
-    assert (
-        not lines["train"] & lines["valid"]
-        and not lines["train"] & lines["test"]
-        and not lines["valid"] & lines["test"]
-    )
-    sizes = {split: len(found) for split, found in lines.items()}
+    sizes = {split: len(list(chitchat.conversations(split))) for split in ("train", "valid", "test")}
     assert sizes == {"train": 3622, "valid": 190, "test": 205}
 
 
@@ -41,7 +35,7 @@ def test_it_is_prepared_clean_and_without_overlap(tmp_path):
 
 
 def test_without_the_package_the_error_says_how_to_get_it(monkeypatch):
-    chitchat._conversations.cache_clear()
+    chitchat._all_conversations.cache_clear()
     monkeypatch.setitem(sys.modules, "chitchat_dataset", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'polyreply\[demo\]'"):
-        list(chitchat.read_records("train"))
+        list(chitchat.conversations("train"))

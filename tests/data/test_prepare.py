@@ -13,9 +13,9 @@ import pytest
 from test_overlap import brute_overlap
 
 from polyreply.config import load_recipe
+from polyreply.data.dialogue import BadRows
 from polyreply.data.prepare import PrepareConfig, prepare
 from polyreply.data.read import read_dialogues
-from polyreply.data.records import BadRows
 from polyreply.errors import DataError, PolyReplyError, RecipeError
 from polyreply.files import new_folder
 
@@ -238,7 +238,7 @@ def test_what_cannot_be_prepared(tmp_path, write_rows):
         ([str(train)], [], "too few to split"),
         ([str(tmp_path / "in")], ["language=zh"], "all 1 pairs were dropped"),
         ([str(tmp_path)], [], "expected files named train, valid or test"),
-        (["smalltalk-implicit"], ["overlap.mode=resplit"], "splits of smalltalk are fixed"),
+        (["smalltalk-implicit"], ["overlap.mode=resplit"], "smalltalk-implicit are fixed"),
         ([str(tmp_path / "mixed")], [], "found also notes.jsonl"),
         ([str(tmp_path / "headless")], [], "expected a file named train"),
         ([str(tmp_path / "empty_valid")], [], "nothing is left of valid"),
@@ -259,8 +259,8 @@ def test_only_an_earlier_result_is_replaced_and_only_on_demand(tmp_path, write_r
     for name, overwrite, message in (
         ("out", False, "not empty"),
         ("mine", False, "not empty"),
-        ("mine", True, "something else than an earlier result"),
-        ("in", True, "something else than an earlier result"),
+        ("mine", True, "an earlier result"),
+        ("in", True, "an earlier result"),
         ("file", True, "found a file or a link"),
         ("link", True, "found a file or a link"),
     ):

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyreply.data.dialogue import Dialogue
+from polyreply.data.dialogue import BadRows, Dialogue
 from polyreply.data.read import read_dialogues
-from polyreply.data.records import BadRows
 from polyreply.errors import DataError
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(lambda text: text.strip())

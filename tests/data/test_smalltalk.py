@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyreply.data.smalltalk import ACTS, generate, label
-from polyreply.data.smalltalk.contexts import TOPICS, frames, slot_names
-from polyreply.data.smalltalk.replies import PHRASINGS
-from polyreply.data.smalltalk.slots import SHARED
+from polyreply.data.smalltalk.content import frames, phrasings, shared_slots, slot_names, topics
 from polyreply.errors import DataError
 
+TOPICS, PHRASINGS = topics(), phrasings()
+SLOTS = [*shared_slots().values(), *(slot for topic in TOPICS for slot in topic.slots.values())]
 SPLITS = ("train", "valid", "test")
 FORMS = ("explicit", "implicit")
 UNSEEN = {
@@ -29,7 +29,7 @@ UNSEEN = {
 
 
 @pytest.fixture(scope="module")
-def topics():
+def contexts():
     """Split -> {context: topic}, for every context there is."""
     found = {}
     for split in SPLITS:
@@ -59,20 +59,18 @@ def shuffled(text, rng):
 
 
 def values(split):
-    slots = [*SHARED.values(), *(slot for topic in TOPICS for slot in topic.slots.values())]
-    return [value for slot in slots for value in slot.values(split)]
+    return [value for slot in SLOTS for value in slot[split]]
 
 
-def test_counts(topics):
+def test_counts(contexts):
     assert len(TOPICS) == len({topic.name for topic in TOPICS}) >= 30
     assert " ".join(ACTS) == "agree disagree ask advise sympathise experience joke doubt praise change"
     assert all(len(phrasings) >= 25 for phrasings in PHRASINGS.values())
-    assert len(topics["train"]) >= 50_000
-    assert min(len(topics["valid"]), len(topics["test"])) >= 5_000
+    assert len(contexts["train"]) >= 50_000
+    assert min(len(contexts["valid"]), len(contexts["test"])) >= 5_000
     for topic in TOPICS:
-        assert len(topic.train) >= 4
-        assert topic.valid
-        assert topic.test
+        assert len(topic.lines["train"]) >= 4
+        assert topic.lines["valid"] and topic.lines["test"]
 
 
 def test_every_line_fills_what_the_reply_needs():
@@ -119,10 +117,10 @@ def test_no_pair_comes_twice(split, form):
     assert len(found) == len(set(found))
 
 
-def test_all_explicit_contexts_come_before_the_split_ends(topics):
-    total = len(topics["test"])
+def test_all_explicit_contexts_come_before_the_split_ends(contexts):
+    total = len(contexts["test"])
     found = {row.context[0] for row in generate(split="test", rows=total, form="explicit")}
-    assert found == set(topics["test"])
+    assert found == set(contexts["test"])
     with pytest.raises(DataError, match=f"test ends after {total} explicit rows; ask for at most {total} rows"):
         list(generate(split="test", rows=total + 1, form="explicit"))
 
@@ -141,16 +139,16 @@ def test_wrong_arguments_are_named(wrong, message):
 
 
 @pytest.mark.parametrize(("one", "other"), tuple(combinations(SPLITS, 2)))
-def test_splits_share_no_template_no_value_and_no_context(one, other, topics):
+def test_splits_share_no_template_no_value_and_no_context(one, other, contexts):
     assert not {f.text for f in frames(one)} & {f.text for f in frames(other)}
     assert not {value.lower() for value in values(one)} & {value.lower() for value in values(other)}
-    assert not topics[one].keys() & topics[other].keys()
+    assert not contexts[one].keys() & contexts[other].keys()
 
 
 def test_slot_values_are_written_once():
-    for slot in [*SHARED.values(), *(slot for topic in TOPICS for slot in topic.slots.values())]:
+    for slot in SLOTS:
         for split in SPLITS:
-            assert len(slot.values(split)) == len(set(slot.values(split))) >= 3
+            assert len(slot[split]) == len(set(slot[split])) >= 3
 
 
 def chi_square(counts):
@@ -159,11 +157,11 @@ def chi_square(counts):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_acts_are_uniform_over_all_and_in_every_topic(form, topics):
+def test_acts_are_uniform_over_all_and_in_every_topic(form, contexts):
     """Chi-square with 9 degrees of freedom exceeds 45 once in a million times."""
     by_topic = defaultdict(Counter)
     for row in generate(split="train", rows=15_000, seed=11, form=form):
-        by_topic[topics["train"][row.context[0]]].update(row.acts)
+        by_topic[contexts["train"][row.context[0]]].update(row.acts)
     assert len(by_topic) == len(TOPICS)
     assert chi_square(sum(by_topic.values(), Counter())) < 45
     for topic, counts in by_topic.items():
@@ -220,9 +218,9 @@ def test_labeller_does_not_run_over_sentences():
     assert label("I admire you for " + "juggling " * 30) is None
 
 
-def test_texts_are_tidy(topics, rows):
+def test_texts_are_tidy(contexts, rows):
     replies = {response for split in SPLITS for row in rows[split] for response in row.responses}
-    contexts = {context for split in SPLITS for context in random.Random(2).sample(sorted(topics[split]), 4_000)}
+    contexts = {context for split in SPLITS for context in random.Random(2).sample(sorted(contexts[split]), 4_000)}
     for text in replies | contexts:
         assert not re.search(r"[{}]|  |\s[,.?!]|^\s|\s$|[^\S ]", text), text
         assert re.fullmatch(r"[A-Z].*[.?!]", text), text

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 import runs
 
-from polyreply.data.detokenize import is_taken_apart
+from polyreply.data.detokenize import is_tokenized
 from polyreply.data.dialogue import Dialogue
 from polyreply.errors import DataError, PolyReplyError, RecipeError
 from polyreply.experiments.cache import Diverged, Workshop
@@ -335,7 +335,7 @@ def test_texts_that_a_tokenizer_took_apart_are_put_together_in_all_splits_alike(
 def test_text_that_was_taken_apart_is_recognised(tmp_path, write_rows, text, expected):
     file = tmp_path / "valid.jsonl"
     write_rows(file, [{"context": text, "response": text}])
-    assert is_taken_apart(file) is expected
+    assert is_tokenized(file) is expected
 
 
 def test_a_folder_without_valid_is_one_clear_line(tmp_path, write_rows):

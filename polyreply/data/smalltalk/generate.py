@@ -6,10 +6,8 @@ from itertools import islice
 from random import Random
 from typing import Literal, get_args
 
-from polyreply.data.dialogue import Dialogue
-from polyreply.data.smalltalk.contexts import Frame, frames, slot_names
-from polyreply.data.smalltalk.replies import ACTS, PHRASINGS
-from polyreply.data.smalltalk.topic import Split
+from polyreply.data.dialogue import SPLITS, Dialogue, Split
+from polyreply.data.smalltalk.content import ACTS, Frame, frames, phrasings, slot_names
 from polyreply.errors import DataError
 
 Form = Literal["explicit", "implicit"]
@@ -20,12 +18,12 @@ REFERENCES = (3, 6)
 def generate(*, split: Split = "train", rows: int, seed: int = 0, form: Form = "implicit") -> Iterator[Dialogue]:
     """Yield `rows` dialogues of a split, lazily; the same arguments give the same rows.
 
-    Asking for fewer rows gives a prefix of what asking for more gives. `implicit` rows have one response
-    each, and a context may come back with another response; `explicit` rows have three to six responses of
-    distinct acts, and no context comes back. No pair of context and response occurs twice. Where a split has
-    no more rows to give, the iterator raises `DataError`.
+    Asking for fewer rows gives a prefix of the rows that a larger number gives. `implicit` rows have one response
+    each, and a context may come back with another response; `explicit` rows have three to six responses of distinct
+    acts, and no context comes back. No pair of context and response occurs twice. When a split has no more rows, the
+    iterator raises `DataError`.
     """
-    if split not in get_args(Split):
+    if split not in SPLITS:
         raise DataError(f"smalltalk has the splits train, valid and test, not {split!r}; use one of these")
     if form not in get_args(Form):
         raise DataError(f"smalltalk has the forms explicit and implicit, not {form!r}; use one of these")
@@ -35,7 +33,7 @@ def generate(*, split: Split = "train", rows: int, seed: int = 0, form: Form = "
 
 
 def _deal(split: Split, form: Form, seed: int) -> Iterator[Dialogue]:
-    """Draw from the frames in turn at random; a frame that has run out is taken from the table."""
+    """Draw from the frames at random; one that has run out is removed."""
     random = Random(f"{seed}/{split}/{form}")
     decks = [_deck(frame) for frame in frames(split)]
     dealt = 0
@@ -64,13 +62,13 @@ class _Deck:
     def one(self, random: Random) -> Dialogue | None:
         """An unused pair of context and response, its act drawn uniformly; None when the act has run out."""
         act = ACTS[int(random.random() * len(ACTS))]
-        phrasings = self.replies[act]
-        pair = _unused(random, self.size * len(phrasings), self.used[act])
+        replies = self.replies[act]
+        pair = _unused(random, self.size * len(replies), self.used[act])
         if pair is None:
             return None
-        filling, phrasing = divmod(pair, len(phrasings))
+        filling, place = divmod(pair, len(replies))
         values = self._fill(filling)
-        return Dialogue((self.text.format(*values),), (phrasings[phrasing].format(*values),), (act,))
+        return Dialogue((self.text.format(*values),), (replies[place].format(*values),), (act,))
 
     def several(self, random: Random) -> Dialogue | None:
         """An unused context with responses of distinct acts, or None when all contexts are used."""
@@ -103,11 +101,12 @@ def _unused(random: Random, size: int, used: set[int]) -> int | None:
 
 
 def _deck(frame: Frame) -> _Deck:
+    """A frame with its templates rewritten from slot names to positions, which are faster to fill."""
     positions = {name: f"{{{place}}}" for place, name in enumerate(frame.values)}
     slots = {slot: template.format_map(positions) for slot, template in frame.reply.items()}
     slots["Doing"] = slots["doing"][0].upper() + slots["doing"][1:]
     replies = {
-        act: tuple(phrasing.format_map(slots) for phrasing in phrasings if set(slot_names(phrasing)) <= set(slots))
-        for act, phrasings in PHRASINGS.items()
+        act: tuple(text.format_map(slots) for text in texts if set(slot_names(text)) <= set(slots))
+        for act, texts in phrasings().items()
     }
     return _Deck(frame.text.format_map(positions), tuple(frame.values.values()), frame.size, replies)

@@ -1,12 +1,13 @@
-"""The labeller: which reply act a text carries, told by its wording."""
+"""The labeller: the reply act of a text, recognised by its wording."""
 
 import re
 from collections import defaultdict
+from functools import cache
 from string import Formatter
 
-from polyreply.data.smalltalk.replies import PHRASINGS
+from polyreply.data.smalltalk.content import phrasings
 
-# A slot takes any words, seen or not, but no sentence punctuation, and does not stop at a word that leads on.
+# A slot takes any words, seen or not, but no sentence punctuation, and does not end in a word that needs another.
 _WORD = r"\w[\w'-]*"
 _LEADS_ON = "a|an|and|at|by|for|from|in|into|my|of|on|or|than|the|to|under|up|with|your"
 _END = "".join(rf"(?<!\b{word})" for word in _LEADS_ON.split("|"))
@@ -24,24 +25,27 @@ _FILLERS = {
     "when": _filler(_WORD, 8),
     "often": _filler(_WORD, 8),
 }
+_SLOT = ""
 _SPACE_BEFORE_MARK = re.compile(r" (?=[,.?!])")
 _FIRST_WORD = re.compile(r"[\w']+")
 
 
 def label(text: str) -> str | None:
-    """The act of a reply, or None for a text that is none of the phrasings with its slots filled.
+    """The act of a reply, or None for a text that is not one of the phrasings with its slots filled.
 
-    Case, white space and the final punctuation do not matter, nor does what fills the slots, as long as it is
-    a few words that could stand there.
+    Case, white space and the final punctuation do not matter, nor does what fills the slots, if it is a few words.
     """
     plain = _plain(text)
     first = _FIRST_WORD.match(plain)
     if first is None:
         return None
-    for pattern, acts in (_BY_FIRST_WORD.get(first[0], _NOTHING), _SLOT_FIRST):
-        found = pattern.fullmatch(plain)
-        if found and found.lastindex:
-            return acts[found.lastindex - 1]
+    patterns = _patterns()
+    for word in (first[0], _SLOT):
+        if word in patterns:
+            pattern, acts = patterns[word]
+            found = pattern.fullmatch(plain)
+            if found and found.lastindex:
+                return acts[found.lastindex - 1]
     return None
 
 
@@ -61,22 +65,18 @@ def _pattern(phrasing: str) -> str:
     return "".join(pieces)
 
 
-def _compile(entries: list[tuple[str, str]]) -> tuple[re.Pattern[str], tuple[str, ...]]:
-    """One pattern for (phrasing, act) entries, a group for each, and the acts in the order of the groups."""
-    return re.compile("|".join(f"({_pattern(phrasing)})" for phrasing, _ in entries)), tuple(act for _, act in entries)
+@cache
+def _patterns() -> dict[str, tuple[re.Pattern[str], tuple[str, ...]]]:
+    """For each first word one pattern, with a group for each phrasing that begins with it, and the acts of its groups.
 
-
-def _by_first_word() -> dict[str, list[tuple[str, str]]]:
-    """(phrasing, act) entries under their first word; under "" those that begin with a slot."""
+    A text is thereby compared with a few phrasings instead of with all. Those that begin with a slot are under `_SLOT`.
+    """
     entries: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for act, phrasings in PHRASINGS.items():
-        for phrasing in phrasings:
-            first = _FIRST_WORD.match(_plain(phrasing))
-            entries[first[0] if first else ""].append((phrasing, act))
-    return entries
-
-
-_ENTRIES = _by_first_word()
-_NOTHING = _compile([])
-_SLOT_FIRST = _compile(_ENTRIES.pop("", []))
-_BY_FIRST_WORD = {first: _compile(entries) for first, entries in _ENTRIES.items()}
+    for act, texts in phrasings().items():
+        for text in texts:
+            first = _FIRST_WORD.match(_plain(text))
+            entries[first[0] if first else _SLOT].append((text, act))
+    return {
+        word: (re.compile("|".join(f"({_pattern(text)})" for text, _ in found)), tuple(act for _, act in found))
+        for word, found in entries.items()
+    }

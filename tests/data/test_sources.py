@@ -1,4 +1,4 @@
-"""Hugging Face datasets by name, offline, from a cache filled beforehand."""
+"""What an INPUT may be: Hugging Face datasets by name, offline, from a cache filled beforehand; rows in memory."""
 
 import json
 import shutil
@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from polyreply.data.hub import looks_like_name
+from polyreply.data.dialogue import BadRows
+from polyreply.data.sources import is_hub_name, rows_source
 
 
 def fill_cache(cache, source, name, splits):
@@ -73,10 +74,7 @@ def test_a_dataset_that_is_not_there_is_one_clear_line(tmp_path, polyreply, offl
     ],
 )
 def test_common_columns_are_understood(row, dialogue):
-    from polyreply.data.hub import reader
-    from polyreply.data.records import BadRows
-
-    [record] = reader("x", "train", [row])(BadRows(), None)
+    [record] = rows_source("x", [row]).records(BadRows(strict=True), None)
     assert (record.turns, record.responses) == dialogue
 
 
@@ -92,4 +90,4 @@ def test_common_columns_are_understood(row, dialogue):
     ],
 )
 def test_what_looks_like_a_dataset(name, is_one):
-    assert looks_like_name(name) is is_one
+    assert is_hub_name(name) is is_one
