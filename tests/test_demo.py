@@ -25,8 +25,8 @@ CONVERSATIONS = 300
 def small_demo(tmp_path_factory):
     """The demo on a few conversations, with two EM steps and six contexts: its folder and results."""
     out = tmp_path_factory.mktemp("demo")
-    rows = islice(chitchat.read_records("train"), CONVERSATIONS)
-    (out / "some.jsonl").write_text("".join(json.dumps({"turns": row.turns}) + "\n" for row in rows))
+    rows = islice(chitchat.conversations("train"), CONVERSATIONS)
+    (out / "some.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     prepare([str(out / "some.jsonl")], out / "data", demo.CHITCHAT)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo, "NUM_CONTEXTS", 6)
@@ -55,7 +55,7 @@ def test_started_again_it_trains_nothing(small_demo, monkeypatch):
 
 
 def test_the_messages_are_not_in_the_training_data():
-    turns = [turn for row in chitchat.read_records("train") for turn in row.turns]
+    turns = [turn for row in chitchat.conversations("train") for turn in row["turns"]]
     messages, seen = (set(exact_key(pa.array(texts)).to_pylist()) for texts in (demo.MESSAGES, turns))
     assert len(seen) > 50_000 and not messages & seen
 

@@ -285,7 +285,7 @@ def draw_together(
 def _follow(drawn: Ints, batches: Batches, threshold: float, notify: Notify) -> tuple[Ints, Ints, Ints]:
     """The drawn dialogues and all that resemble them step by step; the links; and those not followed to the end."""
     seen, frontier = np.unique(drawn), np.unique(drawn)
-    links = [np.zeros((0, 2), np.int64)]
+    links: list[Ints] = [np.zeros((0, 2), np.int64)]
     while len(frontier) and len(seen) <= _MOST_GROWTH * len(drawn):
         new_links = _links_to(frontier, batches, threshold, notify)
         links.append(new_links)
@@ -301,7 +301,7 @@ def _links_to(dialogues: Ints, batches: Batches, threshold: float, notify: Notif
     indexed = pa.Table.from_batches(parts)
     index = NearDuplicateIndex(indexed["text"].combine_chunks(), threshold)
     numbers = indexed["dialogue"].to_numpy()
-    links = [np.zeros((0, 2), np.int64)]
+    links: list[Ints] = [np.zeros((0, 2), np.int64)]
     for done, batch in enumerate(batches(), start=1):
         matches = index.find(batch["text"], every_link=True).links
         links.append(np.column_stack([batch["dialogue"].to_numpy()[matches[:, 0]], numbers[matches[:, 1]]]))

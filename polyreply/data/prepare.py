@@ -176,9 +176,10 @@ def _split(database: PairDatabase, sources: list[Source], config: PrepareConfig,
         if source.templated:
             raise DataError(f"the splits of {source.name} are fixed, because they differ by template; omit resplit")
     total = database.count("SELECT count(*) FROM dialogues")
-    sizes: dict[Split, int] = {}
-    for split, share in (("valid", config.split.valid), ("test", config.split.test)):
-        sizes[split] = min(max(round(share * total), 1), config.split.most) if share else 0
+    shares: dict[Split, float] = {"valid": config.split.valid, "test": config.split.test}
+    sizes = {
+        split: min(max(round(share * total), 1), config.split.most) if share else 0 for split, share in shares.items()
+    }
     if sum(sizes.values()) >= total:
         raise DataError(f"{total} dialogues are too few to split; expected at least {sum(sizes.values()) + 1}")
     drawn = database.draw(sum(sizes.values()), config.seed)

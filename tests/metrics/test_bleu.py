@@ -120,8 +120,8 @@ def disturbed(texts, k, seed):
 
 
 def test_equals_nltk_on_real_english():
-    records = itertools.islice(chitchat.read_records("valid"), 40)
-    references = [list(record.turns[:5]) for record in records]
+    conversations = itertools.islice(chitchat.conversations("valid"), 40)
+    references = [list(row["turns"][:5]) for row in conversations]
     texts = [text for gold in references for text in gold]
     responses = [disturbed([*gold, *texts[:8]], 5 + n % 3, n) for n, gold in enumerate(references)]
     check(responses, references, wordpunct)
