@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from test_layout import STAGES
 
 from tools import docs as reference
 
@@ -55,3 +56,9 @@ def test_generated_pages_are_fresh(name, render):
 
 def test_every_setting_is_documented():
     assert "| `overlap.threshold` | `0.75` | Dialogues are near-duplicates" in reference.render_recipes()
+
+
+def test_contributing_lists_every_stage_in_the_order_of_imports():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^polyreply/(\w+)(?:\.py|/)", text, re.MULTILINE)
+    assert listed == [*STAGES, "recipes", "shipped"]

@@ -1,9 +1,11 @@
 """The command line as a user meets it: help, errors, JSON."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -12,6 +14,7 @@ from polyreply import __version__
 from polyreply.cli import main
 from polyreply.cli.bench import BENCHES
 
+EXTENDING = Path(__file__).parents[2] / "docs" / "extending.md"
 COMMANDS = [*((name,) for name in main.COMMANDS), *(("bench", name) for name in ("all", *BENCHES))]
 
 ALL_HELP = """
@@ -59,15 +62,19 @@ def test_help_of_the_whole_program_and_the_version(polyreply):
     assert polyreply("--version").stdout == f"polyreply {__version__}\n"
 
 
-def test_an_installed_package_can_add_a_command(tmp_path, polyreply):
-    """The example of docs/extending.md, installed as a package with one entry point; a broken one only warns."""
-    metadata = tmp_path / "greeting-1.0.dist-info"
+def test_an_installed_package_can_add_a_command(tmp_path, write_rows, polyreply):
+    """The example of docs/extending.md as a package of its own; an entry point that cannot be loaded only warns."""
+    [code] = re.findall(r"```python\n(\"{3}`polyreply count`.*?)```", EXTENDING.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "counting.py").write_text(code)
+    metadata = tmp_path / "counting-1.0.dist-info"
     metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[polyreply.commands]\ngreet = greeting:greet\nbroken = nowhere:go\n")
-    (tmp_path / "greeting.py").write_text("def greet(name: str = 'you') -> None:\n    print(f'hello, {name}')\n")
-    done = polyreply("greet", "--name", "Ada", env={"PYTHONPATH": str(tmp_path)})
-    assert done.stdout == "hello, Ada\n"
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: counting\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[polyreply.commands]\ncount = counting:count\nbroken = nowhere:go\n")
+    path = write_rows(
+        tmp_path / "d.jsonl", [{"context": "a", "responses": ["b", "c"]}, {"context": "d", "response": "e"}]
+    )
+    done = polyreply("count", path, "--json", env={"PYTHONPATH": str(tmp_path)})
+    assert json.loads(done.stdout) == {"contexts": 2, "responses": 3}
     assert "broken" in done.stderr and "nowhere" in done.stderr
 
 
