@@ -6,30 +6,41 @@ if TYPE_CHECKING:
     from polyreply.data.dialogue import Dialogue
     from polyreply.data.prepare import PrepareConfig, prepare
     from polyreply.data.read import read_dialogues
+    from polyreply.metrics.comparison import Comparison, compare
+    from polyreply.metrics.evaluation import evaluate
+    from polyreply.metrics.scores import Scores
     from polyreply.models.config import PolyReplyConfig
     from polyreply.models.polyreply_model import PolyReplyModel
     from polyreply.reply import PolyReply, Reply
 
 __version__ = "0.1.0"
 __all__ = [
+    "Comparison",
     "Dialogue",
     "PolyReply",
     "PolyReplyConfig",
     "PolyReplyModel",
     "PrepareConfig",
     "Reply",
+    "Scores",
     "__version__",
+    "compare",
+    "evaluate",
     "prepare",
     "read_dialogues",
 ]
 
 _HOMES = {
+    "Comparison": "polyreply.metrics.comparison",
     "Dialogue": "polyreply.data.dialogue",
     "PolyReply": "polyreply.reply",
     "PolyReplyConfig": "polyreply.models.config",
     "PolyReplyModel": "polyreply.models.polyreply_model",
     "PrepareConfig": "polyreply.data.prepare",
     "Reply": "polyreply.reply",
+    "Scores": "polyreply.metrics.scores",
+    "compare": "polyreply.metrics.comparison",
+    "evaluate": "polyreply.metrics.evaluation",
     "prepare": "polyreply.data.prepare",
     "read_dialogues": "polyreply.data.read",
 }

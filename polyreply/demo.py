@@ -16,10 +16,7 @@ from polyreply.data.dialogue import Dialogue
 from polyreply.data.prepare import PrepareConfig, prepare
 from polyreply.data.read import read_dialogues
 from polyreply.files import write_files
-from polyreply.metrics import Scores, evaluate
-from polyreply.metrics.comparison import Comparison, compare_systems
-from polyreply.metrics.comparison_plot import draw
-from polyreply.metrics.systems import System
+from polyreply.metrics import Comparison, Scores, compare, evaluate
 from polyreply.plots import can_plot
 from polyreply.progress import Notify, silent
 from polyreply.reply import Context, PolyReply, Reply
@@ -85,11 +82,11 @@ def run_demo(out: Path, notify: Notify = silent, callbacks: Sequence[Callback] =
     for index, name in enumerate(SYSTEMS):
         notify(f"evaluating {name}", index / len(SYSTEMS))
         scores.append(_evaluated(model, name, held_out, out))
-    comparison = compare_systems([System(one.system, [one]) for one in scores], notify=notify)
+    comparison = compare(*scores, notify=notify)
 
     files = {out / "replies.json": json.dumps(replies, indent=2, ensure_ascii=False).encode()}
     if can_plot():
-        files[out / "quality-diversity.png"] = draw(comparison, ".png")
+        files[out / "quality-diversity.png"] = comparison.plot()
     write_files(files, overwrite=True)
     return Demo(out, replies, comparison)
 

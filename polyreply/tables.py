@@ -22,11 +22,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape as escape_html
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as RichTable
+    from rich.text import Text
 
 NO_VALUE = "–"
 ARROWS = {1: " ↑", -1: " ↓", 0: ""}
@@ -408,18 +409,20 @@ def _rich_table(table: Table, gap: int, name_width: int) -> "RichTable":
     columns, numbers = _columns(table), _are_numbers(table)
     lines = [_narrow_heading(column, number) for column, number in zip(columns, numbers, strict=True)]
     before = ["", *(heading.partition("\n")[0] for heading in lines)]
+    rows = [
+        ([_rich_cell(cell, column) for cell, column in zip(cells, columns, strict=True)], muted)
+        for cells, muted in _rows(table)
+    ]
     for place, (heading, above) in enumerate(zip(lines, before, strict=False)):
         upper, _, lower = heading.partition("\n")
-        shown.add_column(
-            Text(f"\n{lower}" if columns[place].group and upper == above else heading),
-            justify="right" if numbers[place] else "left",
-            no_wrap=numbers[place],
-            overflow="fold",
-            min_width=name_width if place == 0 and not numbers[0] else None,
-        )
-    for cells, muted in _rows(table):
-        pairs = zip(cells, columns, strict=True)
-        shown.add_row(*(_rich_cell(cell, column) for cell, column in pairs), style="dim" if muted else "")
+        head = Text(f"\n{lower}" if columns[place].group and upper == above else heading)
+        width = name_width if place == 0 else None
+        if numbers[place]:  # rich would break numbers at their thin spaces
+            width = max(line.cell_len for text in (head, *(cells[place] for cells, _ in rows)) for line in text.split())
+        side: Literal["left", "right"] = "right" if numbers[place] else "left"
+        shown.add_column(head, justify=side, no_wrap=numbers[place], overflow="fold", min_width=width)
+    for cells, muted in rows:
+        shown.add_row(*cells, style="dim" if muted else "")
     return shown
 
 
@@ -433,7 +436,7 @@ def _narrow_heading(column: Column, is_number: bool) -> str:
     return "\n".join(line for part in parts for line in textwrap.wrap(part, _HEADING_WIDTH, break_long_words=False))
 
 
-def _rich_cell(cell: Cell, column: Column) -> Any:
+def _rich_cell(cell: Cell, column: Column) -> "Text":
     from rich.text import Text
 
     text = Text(_printable(_text(cell, column)), style="bold" if cell.bold else "")

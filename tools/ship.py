@@ -10,7 +10,7 @@ from typing import Any
 from polyreply.config import load_recipe, to_tree
 from polyreply.demo import GENERATION, MESSAGES
 from polyreply.metrics import load_scores
-from polyreply.metrics.scores import PAPER_NUMBERS
+from polyreply.metrics.registry import PAPER_NUMBERS
 from polyreply.models.card import CardFacts, Example
 from polyreply.models.shipped import FOLDER, SHIPPED
 from polyreply.reply import PolyReply

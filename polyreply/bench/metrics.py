@@ -18,7 +18,7 @@ from polyreply.bench.timing import peak_growth, timed
 from polyreply.data import smalltalk
 from polyreply.errors import MissingExtraError
 from polyreply.metrics import PAPER_NUMBERS, evaluate
-from polyreply.metrics.scores import harmonic_mean
+from polyreply.metrics.registry import harmonic_mean
 from polyreply.metrics.tokenize import tokenizer_named
 from polyreply.progress import Notify
 
@@ -101,7 +101,7 @@ def nltk_numbers(responses: Texts, references: Texts) -> dict[str, float]:
                 grams = [gram for one in hypotheses for gram in zip(*(one[n:] for n in range(order)), strict=False)]
                 columns[f"dist{order}"].append(len(set(grams)) / max(1, len(grams)))
     numbers = {name: 100 * statistics.fmean(values) for name, values in columns.items()}
-    return numbers | {f"bleu{n}_f": harmonic_mean(numbers[f"bleu{n}_p"], numbers[f"bleu{n}_r"]) for n in (1, 2)}
+    return numbers | {f"bleu{n}_f": float(harmonic_mean(numbers[f"bleu{n}_p"], numbers[f"bleu{n}_r"])) for n in (1, 2)}
 
 
 def _nltk_sentence_bleu() -> Callable[..., Any]:

@@ -44,14 +44,13 @@ def _print(results: "Demo") -> None:
     """Print the replies, the scores, and what to try next."""
     from polyreply.cli.display import print_table
     from polyreply.demo import SYSTEMS
-    from polyreply.metrics.table import print_terminal
 
     ours, beam = list(SYSTEMS)[:2]
     for number, (message, replies) in enumerate(results.replies.items(), 1):
         rows = [[k, *pair] for k, pair in enumerate(zip(replies[ours], replies[beam], strict=True))]
         headings = ("", "ten decoders", "beam search, same backbone")
         print_table(f"\n{number}. {message}", headings, rows)
-    print_terminal(results.comparison)
+    results.comparison.table().print()
     model, plot = results.out / "model", results.out / "quality-diversity.png"
     typer.echo(f"\nmodel: {model}\nfiles: {results.out}")
     if plot.is_file():

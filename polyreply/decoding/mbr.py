@@ -24,8 +24,7 @@ from polyreply.decoding.response import Response
 from polyreply.decoding.settings import decoding_of
 from polyreply.decoding.single_decoder import sampled
 from polyreply.errors import PolyReplyError
-from polyreply.metrics.bleu import matches, sentence_bleu
-from polyreply.metrics.ngrams import Block, grams
+from polyreply.metrics.ngrams import Block, grams, matches, sentence_bleu
 from polyreply.models.polyreply_model import PolyReplyModel
 
 SAMPLES, SHARE, BETA = 8, 0.7, 2.0

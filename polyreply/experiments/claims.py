@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from polyreply.experiments.paper import Numbers
-from polyreply.metrics.labels import direction, label
+from polyreply.metrics.registry import direction, label
 
 Outcome = Literal["holds", "holds, not significantly", "does not hold", "not measured"]
 _DECIMALS = 2
@@ -210,7 +210,7 @@ def directions(ours: Numbers, paper: Numbers, baseline: str, numbers: Sequence[s
             if (here > 0, here < 0) == (there > 0, there < 0):
                 agree += 1
             else:
-                told = f"{label(number).full} ({here:+.2f} here, {there:+.2f} in the paper)"
+                told = f"{label(number)} ({here:+.2f} here, {there:+.2f} in the paper)"
                 differ.setdefault(system, []).append(told)
     total = agree + sum(map(len, differ.values()))
     if not total:

@@ -13,8 +13,8 @@ from polyreply.experiments.score_table import rates_notes, seeds_note
 from polyreply.experiments.stage import Stage
 from polyreply.experiments.systems import Lab, Variant
 from polyreply.experiments.variants import BEAM, EQHARD, changed
-from polyreply.metrics.labels import label
-from polyreply.metrics.systems import System
+from polyreply.metrics.comparison import System
+from polyreply.metrics.registry import label
 
 _FILE, _SHOWN = "scaling.png", ("bleu1_f", "bleu2_f", "dist2", "pairwise_bleu")
 _GAP, _FIVE = "bleu2_f_gap", 5
@@ -49,7 +49,7 @@ def _report(lab: Lab, folder: Path) -> Findings:
         for k, pair_of_k in found.items()
         for system in pair_of_k
     ]
-    headings = ["K", "system", *(label(name).full for name in _SHOWN)]
+    headings = ["K", "system", *(label(name) for name in _SHOWN)]
     _draw(found, folder / _FILE)
     few, many = min(found), max(found)
     grows = Claim(
@@ -89,7 +89,7 @@ def _draw(found: dict[int, tuple[System, ...]], path: Path) -> None:
             low, high = ([m + sign * s for m, s in zip(mean, std, strict=True)] for sign in (-1, 1))
             band = (low, high) if any(std) else ((), ())
             lines.append(Line(systems[0].name, list(found), mean, low=band[0], high=band[1]))
-        panels.append(Panel(label(name).full, "K", label(name).full, lines, ticks=list(found)))
+        panels.append(Panel(label(name), "K", label(name), lines, ticks=list(found)))
     draw_lines(panels, path)
 
 

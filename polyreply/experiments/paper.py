@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from polyreply.metrics.scores import PAPER_NUMBERS
+from polyreply.metrics.registry import PAPER_NUMBERS
 
 Numbers = Mapping[str, Mapping[str, float]]
 """For each system its numbers by name."""

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from polyreply.experiments.result import Number, Result, Row, Table
-from polyreply.metrics.latex_text import escape, one_line
+from polyreply.tables import escape_latex as escape
+from polyreply.tables import one_line
 
 CLAIMS = "What is claimed"
 """The heading of the verdicts; the source of each says by whom."""

@@ -8,12 +8,9 @@ from polyreply.experiments.claims import Significance
 from polyreply.experiments.paper import Published
 from polyreply.experiments.result import Number, Row, Table
 from polyreply.experiments.systems import Lab, Variant
-from polyreply.metrics.cells import Marks, legend, origins
-from polyreply.metrics.comparison import SHOWN, Comparison, compare_systems
-from polyreply.metrics.labels import direction, label
+from polyreply.metrics.comparison import SHOWN, Comparison, System, compare
+from polyreply.metrics.registry import direction, label
 from polyreply.metrics.significance import paired_test
-from polyreply.metrics.systems import System
-from polyreply.metrics.table_data import as_tree
 
 RESAMPLES = 10_000
 """For the p-values of claims, which may be multiplied by how many systems were tried."""
@@ -49,7 +46,7 @@ class Scored:
             "means": self.numbers,
             "learning_rates": self.learning_rates,
             "per_seed": {one.name: [scores.numbers for scores in one.seeds] for one in self.comparison.systems},
-            "comparison": as_tree(self.comparison),
+            "comparison": self.comparison.tree(),
         }
 
     @property
@@ -68,7 +65,7 @@ def score_table(
     trained, diverged = lab.trained(variants)
     systems = {variant.name: lab.scored(variant) for variant in trained}
     baseline = baseline if baseline in systems else None
-    comparison = compare_systems(list(systems.values()), baseline=baseline, notify=lab.workshop.notify)
+    comparison = compare(*systems.values(), baseline=baseline, notify=lab.workshop.notify)
     rows = []
     for name in (variant.name for variant in variants):
         rows.append(_row(comparison, systems[name]) if name in systems else _diverged_row(name))
@@ -77,8 +74,8 @@ def score_table(
             rows.append(
                 Row([f"paper, {published.dataset}", *(Number(theirs.get(number)) for number in SHOWN)], is_paper=True)
             )
-    headings = ["system", *(label(name).full + {1: " ↑", -1: " ↓", 0: ""}[direction(name)] for name in SHOWN)]
-    notes = [*legend(comparison, Marks(("", ""), "*", ("", ""))), *origins(comparison)]
+    headings = ["system", *(label(name) + {1: " ↑", -1: " ↓", 0: ""}[direction(name)] for name in SHOWN)]
+    notes = [*comparison.legend(), *comparison.provenance()]
     if published:
         notes.append(f"The paper's numbers are of its {published.source}, on {published.dataset}.")
     rates = {variant.name: lab.learning_rate(variant) for variant in trained if variant.is_trained_by_em}

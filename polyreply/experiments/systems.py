@@ -16,9 +16,9 @@ from polyreply.experiments.corpus import Corpus
 from polyreply.experiments.presets import Preset, StageSettings
 from polyreply.experiments.stage import Stage, Work, revision
 from polyreply.metrics import evaluate, load_scores
+from polyreply.metrics.comparison import System
 from polyreply.metrics.response_files import join_files, read_responses
-from polyreply.metrics.signature import Signature
-from polyreply.metrics.systems import System
+from polyreply.metrics.scores import Signature
 from polyreply.metrics.tokenize import CaseName
 from polyreply.reply_file import Job, reply_to_file
 from polyreply.training.recipe import MINI

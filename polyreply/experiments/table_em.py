@@ -27,7 +27,7 @@ from polyreply.experiments.variants import (
     without_twins,
 )
 from polyreply.files import write_file
-from polyreply.metrics.scores import PAPER_NUMBERS
+from polyreply.metrics.registry import PAPER_NUMBERS
 
 ROWS = (BEAM, *EM, HARD_AUTHORS)
 _OURS, _BEAM, _HARD = EQHARD.name, BEAM.name, HARD_AUTHORS.name
@@ -158,10 +158,8 @@ def _title(is_on: bool) -> str:
 
 
 def _draw(scored: Scored, folder: Path) -> Picture:
-    from polyreply.metrics.comparison_plot import draw
-
     file = "quality-diversity.png"
-    write_file(folder / file, draw(scored.comparison, ".png"), overwrite=True)
+    write_file(folder / file, scored.comparison.plot(), overwrite=True)
     return Picture(file, "Quality against diversity; bars are 95 % intervals over contexts, small points are seeds.")
 
 

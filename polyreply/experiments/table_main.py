@@ -11,7 +11,7 @@ from polyreply.experiments.score_table import score_table
 from polyreply.experiments.stage import Stage
 from polyreply.experiments.systems import Lab
 from polyreply.experiments.variants import BEAM, EQHARD, NUCLEUS
-from polyreply.metrics.scores import PAPER_NUMBERS
+from polyreply.metrics.registry import PAPER_NUMBERS
 
 ROWS = (BEAM, NUCLEUS, EQHARD)
 """AdaLabel and DialogBERT belong here once they can be trained."""

@@ -5,15 +5,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from polyreply.errors import PolyReplyError
-from polyreply.metrics.comparison import Comparison
-from polyreply.metrics.systems import System
+from polyreply.metrics.comparison import Comparison, System
 from polyreply.plots import (
     COLOURS,
     MARKERS,
     NamedPoint,
     draw_point,
     font_families,
-    image,
     new_figure,
     style,
     write_names,
@@ -29,13 +27,8 @@ _MOST_ABSENT = 4
 """How many systems that a panel lacks are named in it."""
 
 
-def draw(comparison: Comparison, ending: str) -> bytes:
-    """The content of a file of that ending; bars are 95 % intervals over contexts, small points are seeds."""
-    return image(draw_figure(comparison), ending)
-
-
 def draw_figure(comparison: Comparison) -> Any:
-    """Both panels with everything on them, on one y axis."""
+    """Both panels, on one y axis; bars are 95 % intervals over contexts, small points are seeds."""
     figure = new_figure(11, 5)
     panels = list(zip(figure.subplots(1, 2, sharey=True), PANELS, strict=True))
     points = [_draw_systems(axes, comparison, score) for axes, (score, _, _) in panels]

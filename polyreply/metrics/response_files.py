@@ -1,15 +1,16 @@
 """Responses and references from their files, joined row by row.
 
-Contexts repeat in dialogue corpora, so a context does not say which row is meant: rows are joined by their position,
-and the contexts of both files have to be equal there.
+Contexts repeat in dialogue corpora, so a context does not identify a row: rows are joined by position, and the contexts
+of both files must be equal there.
 """
 
 import contextlib
 import gzip
 import json
+import unicodedata
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,15 +19,16 @@ import msgspec
 from polyreply.data.dialogue import BadRows
 from polyreply.data.read import read_records
 from polyreply.errors import DataError
-from polyreply.metrics.mismatch import describe, show
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ROW = '{"context": "…", "responses": ["…", …]}'
+_WIDTH, _BEFORE = 60, 30
+"""Characters shown of a long context, and how many of them are before the first difference."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A context with the texts one file has for it."""
+    """A context and the texts that one file has for it."""
 
     line: int
     context: tuple[str, ...]
@@ -35,26 +37,24 @@ class Row:
 
 @dataclass(frozen=True)
 class Joined:
-    """What `evaluate` takes, of equal length and order."""
+    """Responses and references of equal length and order, as `evaluate` takes them."""
 
     contexts: list[tuple[str, ...]]
     responses: list[tuple[str, ...]]
     references: list[tuple[str, ...]]
     left_out: str = ""
-    """Which rows of the references could not be read, if any."""
+    """One line about the rows of the references that could not be read; empty if all could."""
 
 
 def join_files(
     responses: Path, references: Path, *, context_turns: int = 1, variable_k: bool = False, strict: bool = False
 ) -> Joined:
-    """Reads both files; raises a DataError that names the first row in which they do not match."""
-    said = read_responses(responses)
-    _check_k(responses, said, variable_k)
-    gold, left_out = _read_references(references, context_turns, len(said), strict)
-    _check_match(responses, said, references, gold, left_out)
-    return Joined(
-        [row.context for row in said], [row.texts for row in said], [row.texts for row in gold], left_out=left_out
-    )
+    """Read both files; raise a DataError that names the first row in which they do not match."""
+    ours = read_responses(responses)
+    _check_k(responses, ours, variable_k)
+    theirs, left_out = _read_references(references, context_turns, len(ours), strict)
+    _check_match(responses, ours, references, theirs, left_out)
+    return Joined([row.context for row in ours], [row.texts for row in ours], [row.texts for row in theirs], left_out)
 
 
 class _Line(msgspec.Struct):
@@ -77,14 +77,11 @@ def read_responses(path: Path) -> list[Row]:
             raise _unreadable(path, number, _why_not_json(line, error)) from None
         if not row.responses:
             raise _unreadable(path, number, "no response")
-        rows.append(Row(number, _turns(row.context), tuple(row.responses)))
+        context = (row.context,) if isinstance(row.context, str) else tuple(row.context)
+        rows.append(Row(number, context, tuple(row.responses)))
     if not rows:
         raise DataError(f"{path}: expected rows such as {_ROW}, found an empty file; run `polyreply reply` first")
     return rows
-
-
-def _turns(context: str | Sequence[str]) -> tuple[str, ...]:
-    return (context,) if isinstance(context, str) else tuple(context)
 
 
 def _unreadable(path: Path, line: int, reason: str) -> DataError:
@@ -94,16 +91,16 @@ def _unreadable(path: Path, line: int, reason: str) -> DataError:
 
 
 def _why_not_json(line: bytes, error: msgspec.DecodeError) -> str:
-    """The decoder takes half of a surrogate pair, such as a cut emoji leaves, for the end of the data."""
+    """The decoder's message, except for half of a surrogate pair (a cut emoji), which it reports as truncated data."""
     if b"\\ud" in line.lower():
         with contextlib.suppress(ValueError):
             json.loads(line)
-            return "half of a surrogate pair, which is no character"
+            return "half of a surrogate pair, which is not a character"
     return f"not JSON: {error}"
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Lines with their numbers, without blank ones; compression is recognised by content."""
+    """Lines that are not blank, with their numbers; compression is recognised by content."""
     if not path.exists():
         raise DataError(f"{path}: there is no such file; check the path")
     if path.is_dir():
@@ -127,15 +124,15 @@ def _check_k(path: Path, rows: Sequence[Row], variable_k: bool) -> None:
     if other is not None and not variable_k:
         raise DataError(
             f"{path}, line {other.line}: expected {len(first.texts)} responses as in line {first.line}, found "
-            f"{len(other.texts)}; reply with one K throughout, or say --variable-k to score such a file"
+            f"{len(other.texts)}; reply with one K throughout, or pass --variable-k"
         )
 
 
 def _read_references(path: Path, context_turns: int, wanted: int, strict: bool) -> tuple[list[Row], str]:
-    """The rows of a dialogue file, and what was left out of it.
+    """The rows of a dialogue file, and a line about those left out.
 
-    `polyreply reply` leaves out rows it cannot use, and so the responses have none for them; a row with an empty
-    reference is one of these. Where the responses do have rows for them, empty references are scored against.
+    `polyreply reply` leaves out rows that it cannot use, such as those with an empty reference, so a responses file may
+    have no rows for them. Where it has rows for all, responses are scored against empty references as well.
     """
     bad = BadRows(strict=strict, advice="fix the row or evaluate without --strict")
     rows = [
@@ -150,39 +147,105 @@ def _read_references(path: Path, context_turns: int, wanted: int, strict: bool) 
             bad.add(str(path), row.line, "empty response")
         first += [(row.line, "empty response") for row in empty[:1]]
         rows = [row for row in rows if all(text.strip() for text in row.texts)]
-    return rows, _left_out(path, bad.count, *min(first)) if first else ""
+    if not first:
+        return rows, ""
+    line, reason = min(first)
+    count = f"1 bad row of {path} was" if bad.count == 1 else f"{bad.count} bad rows of {path} were"
+    return rows, f"{count} left out; the first: line {line}, {reason}"
 
 
-def _left_out(path: Path, count: int, line: int, reason: str) -> str:
-    rows = f"1 bad row of {path} was" if count == 1 else f"{count} bad rows of {path} were"
-    return f"{rows} left out; the first: line {line}, {reason}"
+# --- contexts that should be equal
 
 
 _REPLY_AGAIN = "reply to that file again, or name the references these responses were made for"
 
 
-def _check_match(responses: Path, said: Sequence[Row], references: Path, gold: Sequence[Row], left_out: str) -> None:
-    """Raises unless both files have the same contexts in the same order."""
+def _check_match(responses: Path, ours: Sequence[Row], references: Path, theirs: Sequence[Row], left_out: str) -> None:
+    """Raise unless both files have the same contexts in the same order."""
     hint = f"; {left_out}" if left_out else ""
-    place = next((n for n, (one, two) in enumerate(zip(said, gold, strict=False)) if one.context != two.context), None)
+    pairs = enumerate(zip(ours, theirs, strict=False))
+    place = next((n for n, (one, two) in pairs if one.context != two.context), None)
     if place is not None:
-        one, two = said[place], gold[place]
-        seen = describe(two.context, one.context)
+        one, two = ours[place], theirs[place]
+        expected, found = _show_difference(two.context, one.context)
+        only = _only_difference(two.context, one.context)
+        if only:
+            fix = f"they differ only in {only}: write both files alike"
+        elif Counter(row.context for row in ours) == Counter(row.context for row in theirs):
+            fix = "the contexts are the same in another order: sort one file like the other"
+        else:
+            fix = _REPLY_AGAIN
         raise DataError(
-            f"{responses}, line {one.line} (row {place + 1}): expected the context {seen.expected} of {references}, "
-            f"line {two.line}, found {seen.found}; {_fix(said, gold, seen.only)}{hint}"
+            f"{responses}, line {one.line} (row {place + 1}): expected the context {expected} of {references}, line "
+            f"{two.line}, found {found}; {fix}{hint}"
         )
-    if len(said) != len(gold):
-        alone, path = (said[len(gold)], responses) if len(said) > len(gold) else (gold[len(said)], references)
+    if len(ours) != len(theirs):
+        alone, path = (ours[len(theirs)], responses) if len(ours) > len(theirs) else (theirs[len(ours)], references)
+        context = alone.context
+        shown = _cut(context[0], 0, repr) if len(context) == 1 else _cut(repr(list(context)), 0, str)
         raise DataError(
-            f"{responses}: expected {len(gold)} rows, one for each context of {references}, found {len(said)}; the "
-            f"first without a partner is line {alone.line} of {path}, {show(alone.context)}; {_REPLY_AGAIN}{hint}"
+            f"{responses}: expected {len(theirs)} rows, one for each context of {references}, found {len(ours)}; the "
+            f"first without a partner is line {alone.line} of {path}, {shown}; {_REPLY_AGAIN}{hint}"
         )
 
 
-def _fix(said: Sequence[Row], gold: Sequence[Row], only: str) -> str:
-    if only:
-        return f"they differ only in {only}: write both files alike"
-    if Counter(row.context for row in said) == Counter(row.context for row in gold):
-        return "the contexts are the same in another order: sort one file like the other"
-    return _REPLY_AGAIN
+def _show_difference(expected: Sequence[str], found: Sequence[str]) -> tuple[str, str]:
+    """Both contexts around their first difference, with escapes where it would be invisible otherwise."""
+    form = ascii if _look_alike(str(list(expected)), str(list(found))) else repr
+    if len(expected) == len(found) == 1:
+        texts, after = (expected[0], found[0]), form
+    else:
+        texts, after = (form(list(expected)), form(list(found))), str
+    place = _first_difference(*texts)
+    begin = place - _BEFORE if place >= _WIDTH - 10 else 0
+    return _cut(texts[0], begin, after), _cut(texts[1], begin, after)
+
+
+def _first_difference(one: str, two: str) -> int:
+    return next((n for n, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+
+
+def _cut(text: str, begin: int, form: Callable[[object], str]) -> str:
+    end = begin + _WIDTH
+    return ("…" if begin else "") + form(text[begin:end]) + ("…" if end < len(text) else "")
+
+
+def _look_alike(one: str, two: str) -> bool:
+    """Whether a reader would not see the first difference between two texts."""
+    begin = max(0, _first_difference(one, two) - 1)  # an accent belongs to the letter before it
+    end = begin + _BEFORE
+    looks = _appearance(one[begin:end]), _appearance(two[begin:end])
+    seen = min(map(len, looks)) if min(len(one), len(two)) > end else max(map(len, looks))
+    return looks[0][:seen] == looks[1][:seen]
+
+
+def _composed(text: str) -> str:
+    return unicodedata.normalize("NFC", text)
+
+
+def _one_space(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _visible(text: str) -> str:
+    return "".join(char for char in text if unicodedata.category(char) != "Cf")
+
+
+def _appearance(text: str) -> str:
+    """Equal for texts that look alike on a screen."""
+    return _composed(_one_space(_visible(text)))
+
+
+_KINDS: tuple[tuple[str, Callable[[str], str]], ...] = (
+    ("their Unicode form (NFC or NFD)", _composed),
+    ("white space", _one_space),
+    ("invisible characters", _visible),
+    ("upper and lower case", str.casefold),
+    ("white space, invisible characters or their Unicode form", _appearance),
+)
+
+
+def _only_difference(expected: Sequence[str], found: Sequence[str]) -> str:
+    """The one kind of difference between two contexts; empty if there is more than one."""
+    kinds = (name for name, form in _KINDS if [form(turn) for turn in expected] == [form(turn) for turn in found])
+    return next(kinds, "")

@@ -7,19 +7,9 @@ from typing import Any
 
 import yaml
 
+from polyreply.metrics.registry import label
 from polyreply.models.polyreply_model import PolyReplyModel
-
-_SCORE_NAMES = {
-    "bleu1_f": "BLEU1-F",
-    "bleu1_p": "BLEU1-P",
-    "bleu1_r": "BLEU1-R",
-    "bleu2_f": "BLEU2-F",
-    "bleu2_p": "BLEU2-P",
-    "bleu2_r": "BLEU2-R",
-    "dist1": "Dist-1",
-    "dist2": "Dist-2",
-    "pairwise_bleu": "Pairwise-BLEU",
-}
+from polyreply.tables import Table, escape_markdown
 
 
 @dataclass(frozen=True)
@@ -67,7 +57,7 @@ def model_card(model: PolyReplyModel, facts: CardFacts | None = None) -> str:
         f"One message in, {model.num_decoders} different replies out: one from each decoder, in one pass.",
         _usage(facts.name),
         "## The model",
-        _table(("", ""), _about(model)),
+        Table("", ("", ""), _about(model)).render("markdown").rstrip(),
         *_origin(facts),
         *_quality(facts),
         *_examples(facts.examples),
@@ -143,25 +133,14 @@ def _origin(facts: CardFacts) -> list[str]:
 def _quality(facts: CardFacts) -> list[str]:
     if not facts.scores:
         return []
-    rows = [(_SCORE_NAMES.get(name, name), f"{value:.2f}") for name, value in facts.scores.items()]
-    blocks = ["## Scores", _table(("score", "%"), rows)]
+    rows = [(label(name), value) for name, value in facts.scores.items()]
+    blocks = ["## Scores", Table("", ("score", "%"), rows).render("markdown").rstrip()]
     return [*blocks, f"Signature: `{facts.signature}`"] if facts.signature else blocks
 
 
 def _examples(examples: Sequence[Example]) -> list[str]:
     blocks = ["## Example replies"] if examples else []
     for example in examples:
-        blocks.append("\n".join(f"> {_one_line(turn)}  " for turn in example.context))
-        blocks.append(_table(("decoder", "reply"), [(str(k), reply) for k, reply in enumerate(example.replies)]))
+        blocks.append("\n".join(f"> {escape_markdown(turn)}  " for turn in example.context))
+        blocks.append(Table("", ("decoder", "reply"), list(enumerate(example.replies))).render("markdown").rstrip())
     return blocks
-
-
-def _table(headings: tuple[str, str], rows: Sequence[tuple[str, str]]) -> str:
-    lines = [f"| {a} | {b} |" for a, b in (headings, *((_one_line(a), _one_line(b)) for a, b in rows))]
-    return "\n".join([lines[0], "|---|---|", *lines[1:]])
-
-
-def _one_line(text: str) -> str:
-    """What a model says may hold anything, and must not end a table cell or become markup."""
-    escaped = "".join(f"\\{char}" if char in "\\|`*_<>[]" else char for char in text)
-    return " ".join(escaped.split())

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from polyreply.em.em_step import StepRecord
 from polyreply.em.settings import MLE
+from polyreply.metrics.registry import label
 from polyreply.training.callbacks import Callback
 from polyreply.training.recipe import TrainRecipe
 from polyreply.training.validation import ValidationRecord
@@ -34,15 +35,8 @@ _BAR_WIDTH = 16
 _NOTEBOOK_WIDTH = 110
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _HEIGHTS = "▁▂▃▄▅▆▇█"
-_SHOWN = {
-    "bleu1_f": ("BLEU1-F", 1),
-    "bleu2_f": ("BLEU2-F", 1),
-    "dist2": ("Dist-2", 1),
-    "pairwise_bleu": ("Pairwise-BLEU", 1),
-    "identical": ("identical %", 1),
-    "captured": ("captured", 2),
-}
-"""Numbers of a validation by their names in its record: their name on the screen, and decimals."""
+_SHOWN = {"bleu1_f": 1, "bleu2_f": 1, "dist2": 1, "pairwise_bleu": 1, "identical": 1, "captured": 2}
+"""Scores of a validation by their names in its record, and their decimals on the screen."""
 
 
 class Meter:
@@ -249,7 +243,7 @@ def plain_line(meter: Meter) -> str:
 
 def validation_line(record: ValidationRecord) -> str:
     """One line with the numbers for quality and diversity."""
-    known = [(record.metrics.get(name), *shown) for name, shown in _SHOWN.items()]
+    known = [(record.metrics.get(name), label(name), decimals) for name, decimals in _SHOWN.items()]
     numbers = [f"{name} {_number(value, decimals)}" for value, name, decimals in known if value is not None]
     found = ", ".join([f"NLL {_number(record.nll, 3)}", *numbers])
     return f"validation at step {record.step}: {found} ({_duration(record.seconds)})"

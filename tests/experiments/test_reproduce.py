@@ -24,7 +24,7 @@ from polyreply.experiments.score_table import score_table
 from polyreply.experiments.stage import Work
 from polyreply.experiments.table_ours import PROTOTYPES, RECIPES, choose
 from polyreply.experiments.variants import BEAM, EQHARD, HARD, HARD_AUTHORS, without_twins
-from polyreply.metrics.scores import PAPER_NUMBERS
+from polyreply.metrics.registry import PAPER_NUMBERS
 
 ONCE = ("seeds=[0]", "second_seeds=[1]", "stage_1.steps=40")
 

@@ -30,10 +30,9 @@ from polyreply.experiments.result import Table
 from polyreply.experiments.score_table import Scored
 from polyreply.experiments.table_ours import choose
 from polyreply.experiments.variants import HARD, HARD_AUTHORS, of_authors
-from polyreply.metrics.comparison import Comparison
-from polyreply.metrics.scores import PAPER_NUMBERS, Scores, harmonic_mean
-from polyreply.metrics.signature import Signature
-from polyreply.metrics.systems import System
+from polyreply.metrics.comparison import Comparison, System
+from polyreply.metrics.registry import PAPER_NUMBERS, harmonic_mean
+from polyreply.metrics.scores import Scores, Signature
 
 OURS = {"a": {"bleu2_f": 3.0, "dist2": 10.0}, "b": {"bleu2_f": 2.0, "dist2": 40.0}, "c": {"bleu2_f": 1.0}}
 OURS |= {"e": {"bleu2_f": 2.996}}

@@ -4,13 +4,12 @@ import random
 import warnings
 
 import pytest
-from test_compare import REFERENCES, scores
+from scored import REFERENCES, scores
 
 from polyreply.errors import PolyReplyError
 from polyreply.metrics import evaluate
-from polyreply.metrics.comparison import Comparison, compare_systems
-from polyreply.metrics.comparison_plot import draw, draw_figure
-from polyreply.metrics.systems import System
+from polyreply.metrics.comparison import Comparison, System, compare
+from polyreply.metrics.comparison_plot import draw_figure
 from polyreply.plots import font_families, missing_letters, text_box
 
 
@@ -69,33 +68,33 @@ def test_no_name_is_struck_through(half):
 
 
 def test_names_with_real_intervals():
-    found = compare_systems([System(f"system {n}", [scores(0.3 + 0.2 * n, n)]) for n in range(4)], samples=100)
+    found = compare(*[System(f"system {n}", [scores(0.3 + 0.2 * n, n)]) for n in range(4)], samples=100)
     for names, points in names_and_drawn(draw_figure(found)):
         assert len(names) == 4 and not any(name.contains(*point) for name in names for point in points)
 
 
 def test_a_name_may_have_signs_of_formulas():
-    found = compare_systems([System("a$b_{$", [scores(0.5)]), System(r"$\frac$", [evaluate([["x y"]])])], samples=10)
-    assert draw(found, ".svg").startswith(b"<?xml")
+    found = compare(System("a$b_{$", [scores(0.5)]), System(r"$\frac$", [evaluate([["x y"]])]), samples=10)
+    assert found.plot(".svg").startswith(b"<?xml")
     figure = draw_figure(found)
     assert [text.get_text() for text in figure.axes[0].texts][1:] == [r"no BLEU2-F: $\frac$", "a$b_{$"]
 
 
 def test_what_a_panel_lacks_is_said_and_both_share_an_axis():
     alone = [System(f"k{n}", [scores(0.2 + 0.1 * n, k=1)]) for n in range(6)]
-    figure = draw_figure(compare_systems([System("k4", [scores(0.5)]), alone[1]], samples=10))
+    figure = draw_figure(compare(System("k4", [scores(0.5)]), alone[1], samples=10))
     pairs, dist = ([text.get_text() for text in axes.texts] for axes in figure.axes)
     assert "no pairs: k1" in pairs and "k1" not in pairs and "k1" in dist
     assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
-    many = draw_figure(compare_systems(alone, samples=10))
+    many = draw_figure(compare(*alone, samples=10))
     assert "no pairs: k0, k1, k2, k3 and 2 more" in [text.get_text() for text in many.axes[0].texts]
 
 
 def test_letters_that_no_font_has_are_one_warning():
-    found = compare_systems([System("name \U0010abcd", [scores(0.5)])], samples=10)
+    found = compare(System("name \U0010abcd", [scores(0.5)]), samples=10)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert draw(found, ".png").startswith(b"\x89PNG")
+        assert found.plot(".png").startswith(b"\x89PNG")
     assert missing_letters(["name \U0010abcd"]).startswith("no installed font has the letters \U0010abcd: the plot")
     assert missing_letters(["Łódź é ± → Ω"]) == ""
 
@@ -110,4 +109,4 @@ def test_letters_that_another_font_has_come_from_it():
 
 def test_a_plot_needs_quality_and_diversity():
     with pytest.raises(PolyReplyError, match="a plot needs BLEU2-F"):
-        draw(compare_systems([System("a", [evaluate([["a b", "c"]])])], samples=10), ".png")
+        compare(System("a", [evaluate([["a b", "c"]])]), samples=10).plot()

@@ -117,7 +117,7 @@ def test_empty_references_in_csv(tmp_path, write_rows):
         (
             [row("a", "1", "2"), row("b", "1")],
             [row("a", "x"), row("b", "x")],
-            "line 2: expected 2 responses as in line 1, found 1; reply with one K throughout, or say --variable-k",
+            "line 2: expected 2 responses as in line 1, found 1;",
         ),
         (
             [b"", row("word " * 40, "1")],
@@ -199,7 +199,7 @@ def test_k_may_vary_when_asked(join):
         (b'{"context": "a", "responses": ["b", null]}\n', "line 1: expected `str`, got `null` - at `$.responses[1]`"),
         (b'{"context": "a", "responses": []}\n', "line 1: no response"),
         (b'{"context": "\xff", "responses": ["b"]}\n', "line 1: invalid UTF-8"),
-        (b'{"context": "a", "responses": ["\\ud800"]}\n', "line 1: half of a surrogate pair, which is no character;"),
+        (b'{"context": "a", "responses": ["\\ud800"]}\n', "line 1: half of a surrogate pair"),
         (b'{"context": "a", "responses": ["\\ud83d\\ude00"]\n', "line 1: not JSON"),
         (gzip.compress(b'{"context": "a", "responses": ["b"]}\n', mtime=0)[:-9], "the gzip data is broken"),
     ],
