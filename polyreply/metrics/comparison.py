@@ -168,7 +168,9 @@ class Comparison:
 
     def table(self) -> Table:
         """The table for people, laid out as in the paper."""
-        rows = [[system.name, *(self.cell(system, score) for score in self.shown)] for system in self.systems]
+        rows: list[list[Value | Cell]] = [
+            [system.name, *(self.cell(system, score) for score in self.shown)] for system in self.systems
+        ]
         return Table("", ["System", *map(column, self.shown)], rows, self.legend(), self.provenance())
 
     def legend(self) -> list[str]:
