@@ -1,7 +1,8 @@
-"""The balanced assignment of EqHard-EM: each decoder gets its share of the samples, at the lowest cost in total.
+"""The balanced assignment of EqHard-EM: each decoder gets its share of the samples, at the lowest total cost.
 
-No decoder is duplicated: this is a transportation problem with K sinks, solved exactly by `transport`. Among the
-assignments of the lowest cost the one of the lowest secondary cost is taken, among those one by a seeded draw.
+It is solved exactly by `transport`, without duplicating decoders. Among the assignments of the lowest cost, the one of
+the lowest secondary cost is taken; among those, one is drawn by a seed. Costs are first rounded to whole numbers (see
+`_whole`), so that sums are exact and ties are real.
 
 Legend: N samples, K decoders, M samples that are still undecided.
 """
@@ -14,17 +15,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from polyreply.arrays import Bools, Floats, Ints
-from polyreply.em.solver.flow import CHUNK, Choices, drain, several
-from polyreply.em.solver.transport import rough_prices, transport
+from polyreply.em.solver.transport import CHUNK, Choices, drain, rough_prices, several, transport
 from polyreply.errors import PolyReplyError
 
 HUGE = 1e300
-"""Costs have to be smaller, so that differences between them are finite."""
+"""Costs must be smaller than this, so that differences between them are finite."""
 
 
 @dataclass(frozen=True)
 class Balanced:
-    """An assignment: the decoder of each sample, and prices that make the next, similar problem quicker to solve.
+    """An assignment: the decoder of each sample, and prices that speed up the next, similar problem.
 
     Each sample has a decoder for which its cost plus the decoder's price is lowest. Only differences between prices
     matter; the lowest is 0.
@@ -44,13 +44,13 @@ def balanced_assignment(
 ) -> Balanced:
     """The assignment of the lowest total cost in which decoder k gets exactly `capacities[k]` samples.
 
-    Without capacities the sizes differ by one at most, and the cost decides as well which decoders get one more.
-    Assignments of equal cost are compared by their total in `tie_NK`; those that are equal in both are drawn by `seed`,
-    so that neither the order of the samples nor that of the decoders matters. `prices_K`, from an earlier and similar
-    problem, save time and change nothing else, except the draw.
+    Without capacities the sizes differ by at most one, and the cost also decides which decoders get one more.
+    Assignments of equal cost are compared by their total in `tie_NK`; among those equal in both, `seed` draws, so that
+    neither the order of the samples nor that of the decoders matters. `prices_K` from an earlier, similar problem save
+    time and change nothing else, except the draw.
 
-    So that every sum is exact, and equal is equal, costs are rounded to a fraction of the widest difference between
-    two costs of a sample: 2⁻⁴⁶ for ten decoders. Lowest and equal are meant after that.
+    To make every sum exact, costs are rounded to a fraction of the widest difference between two costs of a sample:
+    2⁻⁴⁶ for ten decoders. "Lowest" and "equal" refer to the rounded costs.
     """
     matrix_NK = _matrix(cost_NK, "cost_NK")
     number, num_decoders = matrix_NK.shape
@@ -113,7 +113,7 @@ def _bits(num_decoders: int) -> int:
 
 
 def _whole(cost_NK: Floats) -> tuple[Floats, float]:
-    """Costs beyond each sample's lowest as whole numbers, decoders first, and what they were multiplied by."""
+    """Costs above each sample's lowest as whole numbers, (K, N), and the factor they were multiplied by."""
     number, num_decoders = cost_NK.shape
     cost_KN, widest = np.empty((num_decoders, number)), 0.0
     for begin in range(0, number, CHUNK):
@@ -132,8 +132,8 @@ def _whole(cost_NK: Floats) -> tuple[Floats, float]:
 def _with_spare_places(cost_KN: Floats, price_K: Floats) -> tuple[Floats, Ints, Floats]:
     """Sizes that differ by one, as a problem with fixed sizes.
 
-    Every decoder gets the larger size, and one placeholder that may sit there or in an additional decoder, which has as
-    many places as decoders are to have one sample more.
+    Every decoder has the larger size and one placeholder sample, which may occupy a place there or in an additional
+    decoder. The latter has one place for each decoder that is to have one real sample more.
     """
     num_decoders, number = cost_KN.shape
     extra = number % num_decoders
@@ -164,7 +164,7 @@ def _lexicographic(
 
 
 def _rows(secondary_NK: Floats, sample_M: Ints, num_columns: int) -> Floats:
-    """The secondary costs of some samples; placeholders have none, and nobody may have the additional decoder."""
+    """The secondary costs of some samples; they are zero for placeholders and for the additional decoder."""
     number, num_decoders = secondary_NK.shape
     cost_MK = np.zeros((len(sample_M), num_columns))
     real_M = sample_M < number
@@ -175,17 +175,18 @@ def _rows(secondary_NK: Floats, sample_M: Ints, num_columns: int) -> Floats:
 def _undecided(choices: Choices | None) -> tuple[Ints, Bools]:
     """The samples with a choice and their choices, if there is another assignment of the same cost.
 
-    There is one if samples can move for free along a cycle of decoders: if some walk has more steps than decoders.
+    There is one if samples can move for free along a cycle of decoders, that is, if some walk has more steps than there
+    are decoders.
     """
-    nobody = np.empty(0, np.intp), np.empty((0, 0), np.bool_)
+    none = np.empty(0, np.intp), np.empty((0, 0), np.bool_)
     if not choices:
-        return nobody
+        return none
     walk_KK = np.minimum(choices.arcs_KK, 1.0)
     walk_KK.flat[:: len(walk_KK) + 1] = 0.0
     for _ in range(len(walk_KK).bit_length()):
         walk_KK = np.minimum(walk_KK @ walk_KK, 1.0)
     if not walk_KK.any():
-        return nobody
+        return none
     some_M = several(choices.free_KM)
     return choices.sample_M[some_M], choices.free_KM.take(some_M, 1)
 

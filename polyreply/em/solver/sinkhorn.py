@@ -3,9 +3,9 @@
 Minimises Σ A·C + temperature · Σ A·log A over weights whose rows sum to 1 and whose columns sum to N/K. The answer has
 K prices: A_nk ∝ exp(−(C_nk + price_k) / temperature), normalised over k. Sinkhorn's algorithm corrects the prices by
 temperature · log(column sum · K/N), over and over, and needs ten times as many sweeps at a tenth of the temperature.
-With few decoders, Newton's method on the same K prices costs a K×K system more and needs a handful. Started cold it
-would still get lost where nearly every weight is 0 or 1, so it starts hot and cools down, each temperature from the
-prices of the one before.
+With few decoders, Newton's method on the same K prices costs one K×K system more per sweep and needs only a handful.
+From a cold start it would diverge where nearly every weight is 0 or 1, so it starts hot and cools down, starting each
+temperature from the prices of the one before.
 
 Legend: N samples, K decoders. Arrays are (K, N) inside: sums over few decoders are faster that way.
 """
@@ -20,13 +20,13 @@ from polyreply.arrays import Floats
 from polyreply.errors import PolyReplyError
 
 CHUNK = 4096
-"""Samples worked on at a time, few enough for the processor's cache."""
+"""Samples processed at a time, few enough for the processor's cache."""
 COOLING = 10.0
 """How much colder each temperature is than the one before."""
 NEAR = 1e-2
 """Relative error of the column sums at which to cool down further; but never more than half a sample."""
 LONGEST = 4.0
-"""Most that a price moves in a step, in temperatures: beyond, the curvature says nothing."""
+"""Largest move of a price in one step, in temperatures: farther away the curvature is meaningless."""
 COLDEST = 1e-9
 """Lowest temperature relative to the spread of the costs: below, rounding in float64 decides the column sums."""
 
@@ -42,7 +42,7 @@ class SoftBalanced:
     error: float
     """The largest deviation of a column sum from N/K, relative to N/K."""
     sweeps: int
-    """Passes over the costs that it took, all temperatures together."""
+    """Passes over the costs, at all temperatures together."""
 
 
 def sinkhorn(
@@ -55,8 +55,8 @@ def sinkhorn(
 ) -> SoftBalanced:
     """The weights at this temperature: nearly the exact assignment when it is cold, uniform when it is hot.
 
-    Prices of a similar problem save the cooling down; where they mislead, it starts again without them. A temperature
-    that is not done after `max_sweeps` passes is left as it is, and `error` says how far the columns are off: rows sum
+    Prices of a similar problem save the cooling; where they do not help, it starts again without. A temperature that
+    has not converged after `max_sweeps` passes is left as it is, and `error` says how far the columns are off; rows sum
     to one in any case. Temperatures below 1e-9 of the costs' spread are raised to that.
     """
     if not temperature > 0:
@@ -84,7 +84,7 @@ class _Found:
 
 
 def _cool_down(cost_KN: Floats, spread: float, temperature: float, tolerance: float, max_sweeps: int) -> _Found:
-    """Prices at the wanted temperature, by way of hotter ones."""
+    """Prices at the given temperature, by way of hotter ones."""
     num_decoders, number = cost_KN.shape
     near = max(tolerance, min(NEAR, 0.5 * num_decoders / max(number, 1)))
     found = _Found(np.zeros(num_decoders), np.inf, 0)
@@ -104,7 +104,7 @@ def _hotter(spread: float, temperature: float) -> Iterator[float]:
 
 
 def _balance(cost_KN: Floats, price_K: Floats, temperature: float, tolerance: float, max_sweeps: int) -> _Found:
-    """Newton's method on the dual, which is concave in the prices; its gradient is what columns have too much."""
+    """Newton's method on the dual, which is concave in the prices; its gradient is the excess of each column."""
     num_decoders, number = cost_KN.shape
     capacity = number / num_decoders
     excess_K, overlap_KK = _columns(cost_KN, price_K, temperature)
@@ -118,7 +118,7 @@ def _balance(cost_KN: Floats, price_K: Floats, temperature: float, tolerance: fl
             slope = float(excess_K @ step_K)
             if slope >= -uphill / 2 or sweeps >= max_sweeps:
                 break
-            length *= min(0.5, max(0.1, uphill / (uphill - slope)))  # far beyond the top: back to where the slope ends
+            length *= min(0.5, max(0.1, uphill / (uphill - slope)))  # overshot: go back to where the slope vanishes
         price_K = price_K + length * step_K
     return _Found(price_K, error, sweeps)
 
@@ -127,7 +127,7 @@ def _newton(excess_K: Floats, overlap_KK: Floats, capacity: float, temperature: 
     """The change of prices that would remove the excess if column sums were linear in them.
 
     The matrix is a Laplacian: equal changes of all prices change nothing, hence the constant added to it, and decoders
-    between which no sample hesitates are not connected, hence the tiny ridge.
+    that share no undecided sample are not connected, hence the tiny ridge.
     """
     matrix_KK = capacity / len(excess_K) - overlap_KK
     matrix_KK.flat[:: len(excess_K) + 1] += excess_K + capacity * (1 + 1e-9)
@@ -136,7 +136,7 @@ def _newton(excess_K: Floats, overlap_KK: Floats, capacity: float, temperature: 
 
 
 def _columns(cost_KN: Floats, price_K: Floats, temperature: float) -> tuple[Floats, Floats]:
-    """What each column sums to beyond N/K, and the sums of products of two columns."""
+    """The excess of each column sum over N/K, and the sums of products of two columns."""
     num_decoders, number = cost_KN.shape
     sum_K, overlap_KK = np.zeros(num_decoders), np.zeros((num_decoders, num_decoders))
     for begin in range(0, number, CHUNK):
