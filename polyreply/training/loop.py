@@ -11,12 +11,12 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import torch
 from accelerate import Accelerator, InitProcessGroupKwargs
 
 from polyreply.config import check_recipe, to_tree
+from polyreply.data.folder import Dialogues, data_folder
 from polyreply.distributed import Processes
 from polyreply.em.em_step import StepRecord, em_step
 from polyreply.errors import MissingExtraError, PolyReplyError
@@ -32,13 +32,6 @@ from polyreply.training.setup import prepare_run
 from polyreply.training.state import RunState
 from polyreply.training.validation import Validation
 from polyreply.training.view import default_view
-
-Dialogues = Any
-
-
-def data_folder(source: Any, folder: Path, seed: int) -> Path:
-    return Path(source)
-
 
 _LONGEST_WAIT = timedelta(days=1)
 """The main process may prepare data for hours while the others wait."""

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import uuid
 from collections.abc import Iterator, Sequence
 from io import FileIO
@@ -63,6 +64,7 @@ def abandon(folder: Path) -> None:
     """Remove all traces of a run that could not start."""
     for name in (_RECIPE, _ID, _LOCK):
         (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / "data", ignore_errors=True)  # dialogues that `train` was given as rows or a file
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
 
