@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from polyreply.data.dialogue import Dialogue
-    from polyreply.data.prepare import PrepareConfig, prepare
+    from polyreply.data.prepare import PrepareRecipe, prepare
     from polyreply.data.read import read_dialogues
     from polyreply.em.settings import EMSettings, OptimizerSettings
     from polyreply.metrics.comparison import Comparison, compare
@@ -28,7 +28,7 @@ __all__ = [
     "PolyReply",
     "PolyReplyConfig",
     "PolyReplyModel",
-    "PrepareConfig",
+    "PrepareRecipe",
     "Reply",
     "Scores",
     "TrainRecipe",
@@ -52,7 +52,7 @@ _HOMES = {
     "PolyReply": "polyreply.reply",
     "PolyReplyConfig": "polyreply.models.config",
     "PolyReplyModel": "polyreply.models.polyreply_model",
-    "PrepareConfig": "polyreply.data.prepare",
+    "PrepareRecipe": "polyreply.data.prepare",
     "Reply": "polyreply.reply",
     "Scores": "polyreply.metrics.scores",
     "TrainRecipe": "polyreply.training.recipe",

@@ -13,7 +13,7 @@ from pathlib import Path
 from polyreply.config import as_overrides, load_recipe
 from polyreply.data.chitchat import SCREENED
 from polyreply.data.dialogue import Dialogue
-from polyreply.data.prepare import PrepareConfig, prepare
+from polyreply.data.prepare import PrepareRecipe, prepare
 from polyreply.data.read import read_dialogues
 from polyreply.files import write_files
 from polyreply.metrics import Comparison, Scores, compare, evaluate
@@ -33,7 +33,7 @@ MESSAGES = (
     "I think I'm going to quit my job.",
 )
 """Chosen before anything was trained; none of them is in the training data."""
-CHITCHAT = PrepareConfig(clean=SCREENED)
+CHITCHAT = PrepareRecipe(clean=SCREENED)
 """The data of the shipped model, and of the demo."""
 TRAINING = {
     "method": "eqhard-em",

@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field
 
 from polyreply.config import load_recipe, save_recipe
-from polyreply.data.prepare import PrepareConfig
+from polyreply.data.prepare import PrepareRecipe
 from polyreply.errors import RecipeError
 
 
@@ -104,9 +104,9 @@ def test_a_missing_recipe(tmp_path):
 
 
 def test_the_resolved_recipe_loads_back_to_itself(tmp_path):
-    config = load_recipe(PrepareConfig, None, ["clean.max_words=7", "overlap.mode=resplit", "language=zh"])
+    config = load_recipe(PrepareRecipe, None, ["clean.max_words=7", "overlap.mode=resplit", "language=zh"])
     save_recipe(config, tmp_path / "recipe.yaml")
-    assert load_recipe(PrepareConfig, tmp_path / "recipe.yaml") == config
+    assert load_recipe(PrepareRecipe, tmp_path / "recipe.yaml") == config
     assert list(tmp_path.iterdir()) == [tmp_path / "recipe.yaml"]
 
 
@@ -114,4 +114,4 @@ def test_the_resolved_recipe_loads_back_to_itself(tmp_path):
     "path", sorted(Path(__file__).parent.parent.glob("polyreply/recipes/prepare-*.yaml")), ids=lambda path: path.name
 )
 def test_every_shipped_recipe_loads(path):
-    load_recipe(PrepareConfig, path)
+    load_recipe(PrepareRecipe, path)

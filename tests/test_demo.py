@@ -11,7 +11,7 @@ from polyreply import PolyReply, demo
 from polyreply.config import load_recipe
 from polyreply.data import chitchat
 from polyreply.data.overlap import exact_key
-from polyreply.data.prepare import PrepareConfig, prepare
+from polyreply.data.prepare import PrepareRecipe, prepare
 from polyreply.errors import ModelFolderError
 from polyreply.models.shipped import shipped_folder
 
@@ -61,7 +61,7 @@ def test_the_messages_are_not_in_the_training_data():
 
 
 def test_its_data_settings_equal_the_shipped_recipe():
-    assert load_recipe(PrepareConfig, ROOT / "polyreply" / "recipes" / "prepare-chitchat.yaml") == demo.CHITCHAT
+    assert load_recipe(PrepareRecipe, ROOT / "polyreply" / "recipes" / "prepare-chitchat.yaml") == demo.CHITCHAT
 
 
 def test_the_shipped_model_is_small_whole_and_has_a_card():

@@ -43,11 +43,11 @@ def render_commands() -> str:
 
 def render_recipes() -> str:
     """The reference of every recipe as Markdown."""
-    from polyreply.data.prepare import PrepareConfig
+    from polyreply.data.prepare import PrepareRecipe
     from polyreply.training.recipe import TrainRecipe
 
     lines = [_RECIPES]
-    for verb, recipe in (("prepare", PrepareConfig()), ("train", TrainRecipe())):
+    for verb, recipe in (("prepare", PrepareRecipe()), ("train", TrainRecipe())):
         lines += [f"## polyreply {verb}", "", "| key | default | meaning |", "|---|---|---|", *_recipe_rows(recipe), ""]
     return "\n".join(lines)
 

@@ -12,11 +12,14 @@ def prepare(
         typer.Argument(
             metavar="INPUT",
             help="A folder with train/valid/test files, whose splits are kept; or dialogue files, which are split by "
-            "dialogue; or chitchat, smalltalk-explicit, smalltalk-implicit; or a Hugging Face dataset as hf:NAME.",
+            "dialogue; or a corpus: chitchat, smalltalk-explicit, smalltalk-implicit; or a Hugging Face dataset, "
+            "hf:NAME.",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write; it appears only when it is complete.")],
-    recipe: Annotated[Path | None, typer.Option(help="YAML with settings; see docs/recipes.md.")] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="YAML file with settings, or the name of a shipped recipe; see docs/recipes.md.")
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting; wins over the recipe. Repeatable."),
@@ -41,7 +44,7 @@ def prepare(
 
     \b
     Examples:
-      polyreply prepare chitchat --out data/chitchat
+      polyreply prepare chitchat --out data/chitchat --recipe prepare-chitchat
       polyreply prepare my_dialogues.jsonl.gz more.csv --out data/mine
       polyreply prepare folder_with_splits --out data/clean --overlap resplit
       polyreply prepare weibo.csv --out data/weibo --language zh --group
@@ -49,7 +52,7 @@ def prepare(
     """
     from polyreply.cli.display import print_json, progress_bar
     from polyreply.config import load_recipe
-    from polyreply.data.prepare import PrepareConfig
+    from polyreply.data.prepare import PrepareRecipe
     from polyreply.data.prepare import prepare as run
 
     flags = {
@@ -61,9 +64,9 @@ def prepare(
         "strict": strict,
     }
     given = [f"{key}={value}" for key, value in flags.items() if value is not None]
-    config = load_recipe(PrepareConfig, recipe, [*given, *(settings or [])])
+    resolved = load_recipe(PrepareRecipe, recipe, [*given, *(settings or [])])
     with progress_bar() as notify:
-        report = run(inputs, out, config, overwrite=overwrite, notify=notify)
+        report = run(inputs, out, resolved, overwrite=overwrite, notify=notify)
     if as_json:
         print_json(report)
     else:
@@ -71,31 +74,27 @@ def prepare(
 
 
 def print_report(report: dict[str, Any], out: Path) -> None:
-    """The report of `prepare` as tables."""
+    """Print the report of `prepare` as tables."""
     from polyreply.cli.display import print_table
 
-    cleaned = _rule_rows(report)
-    if cleaned:
-        print_table("Cleaning", ("rule", "effect", "utterances", "pairs lost", "example"), cleaned)
-    _print_bad_rows(report["bad_rows"])
-    if report["overlap"]["before"]:
-        headings = ("found again", "of pairs", "pairs", "contexts", "pairs left", "contexts left")
-        print_table("Overlap between splits, in % of the pairs", headings, _overlap_rows(report["overlap"]))
-    _print_dropped(report["overlap"])
+    if rules := _rule_rows(report):
+        print_table("Cleaning", ("rule", "effect", "utterances", "pairs lost", "example"), rules)
+    bad_rows = report["bad_rows"]
+    if bad_rows["count"]:
+        typer.echo(f"{bad_rows['count']} bad rows were left out; the first:")
+        for row in bad_rows["first"][:5]:
+            typer.echo(f"  {row['source']}, line {row['line']}: {row['reason']}")
+        typer.echo("")
+    _print_overlap(report["overlap"])
     names = ("rows", "pairs", "contexts", "dialogues", "mean_context_chars", "mean_response_chars")
-    rows = [[split, *(numbers[name] for name in names)] for split, numbers in report["splits"].items()]
-    print_table(f"Written to {out}", ("split", *(name.replace("_", " ") for name in names)), rows)
+    splits = [[split, *(numbers[name] for name in names)] for split, numbers in report["splits"].items()]
+    print_table(f"Written to {out}", ("split", *(name.replace("_", " ") for name in names)), splits)
 
 
 def _rule_rows(report: dict[str, Any]) -> list[list[Any]]:
+    """A row for each rule that changed or dropped something."""
     rows = [
-        [
-            name,
-            "rewrites" if tally["rewrites"] else "drops",
-            tally["utterances"],
-            tally["pairs"],
-            _example(tally),
-        ]
+        [name, "rewrites" if tally["rewrites"] else "drops", tally["utterances"], tally["pairs"], _example(tally)]
         for name, tally in report["rules"].items()
         if tally["utterances"]
     ]
@@ -107,6 +106,7 @@ def _rule_rows(report: dict[str, Any]) -> list[list[Any]]:
 
 
 def _example(tally: dict[str, Any]) -> str:
+    """The first example of a rule; of a rewritten text, the part around the first change."""
     if not tally["examples"]:
         return ""  # a rule that quotes nothing
     example = tally["examples"][0]
@@ -122,34 +122,22 @@ def _shorten(text: str, most: int = 52) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _print_bad_rows(bad_rows: dict[str, Any]) -> None:
-    if bad_rows["count"]:
-        typer.echo(f"{bad_rows['count']} bad rows were left out; the first:")
-        for row in bad_rows["first"][:5]:
-            typer.echo(f"  {row['source']}, line {row['line']}: {row['reason']}")
-        typer.echo("")
-
-
-def _overlap_rows(overlap: dict[str, Any]) -> list[list[Any]]:
-    return [
-        [
-            name.replace("_", " "),
-            before["of_pairs"],
-            *(100 * when[what]["share"] for when in (before, overlap["after"][name]) for what in ("pairs", "contexts")),
-        ]
-        for name, before in overlap["before"].items()
-    ]
-
-
-def _print_dropped(overlap: dict[str, Any]) -> None:
+def _print_overlap(overlap: dict[str, Any]) -> None:
+    """What overlap was found between splits, and what was dropped for it."""
     from polyreply.cli.display import print_table
 
-    rows = []
+    shares = []
+    for name, before in overlap["before"].items():
+        counts = [when[what]["share"] for when in (before, overlap["after"][name]) for what in ("pairs", "contexts")]
+        shares.append([name.replace("_", " "), before["of_pairs"], *(100 * share for share in counts)])
+    if shares:
+        headings = ("split", "of pairs", "pairs", "contexts", "pairs left", "contexts left")
+        print_table("Overlap between splits, in % of the pairs", headings, shares)
+    dropped = []
     for split, kinds in overlap["dropped"].items():
-        near = kinds.get("near", {})
         pairs = [kinds.get(kind, {}).get("pairs", 0) for kind in ("near", "pairs", "contexts")]
-        rows.append([split, near.get("dialogues", 0), *pairs])
-    if any(any(row[1:]) for row in rows):
+        dropped.append([split, kinds.get("near", {}).get("dialogues", 0), *pairs])
+    if any(any(row[1:]) for row in dropped):
         headings = ("split", "near-duplicate dialogues", "their pairs", "equal pairs", "equal contexts")
         action = "Found (and kept)" if overlap["mode"] == "report" else "Dropped"
-        print_table(f"{action} because a split above has it too", headings, rows)
+        print_table(f"{action} because another split has it too", headings, dropped)

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from polyreply.data.clean import CleanConfig
+from polyreply.data.clean import CleanSettings
 from polyreply.data.dialogue import Split
 from polyreply.data.read import Row
 from polyreply.errors import MissingExtraError
 
 _LOCAL = "byu, byui, byu-i, uvu, provo, orem, utah, lds, mormon, mormons, missionary, missionaries, chitchat, chit chat"
 """Words that give away where the conversations were collected."""
-SCREENED = CleanConfig(min_words=2, max_words=25, personal=True, abuse=True, words=tuple(_LOCAL.split(", ")))
+SCREENED = CleanSettings(min_words=2, max_words=25, personal=True, abuse=True, words=tuple(_LOCAL.split(", ")))
 """Short messages and replies, without personal data and abuse, as far as patterns find them."""
 _VALID_SHARE = _TEST_SHARE = 0.05
 _ENDS_A_SENTENCE = tuple(".!?,;:…)\"'")

@@ -1,4 +1,4 @@
-"""Cleaning rules for utterances. Each has a name, a documented promise and a switch in `CleanConfig`.
+"""Cleaning rules for utterances. Each has a name, a documented promise and a switch in `CleanSettings`.
 
 A rule sees a whole column of texts and works on it with Arrow's kernels; it either rewrites texts or marks those to
 drop. Rules run in the order of `RULES`.
@@ -21,7 +21,7 @@ from polyreply.data.characters import CJK, HAN, LATIN, LETTER, LETTER_OF_A_SCRIP
 
 
 @dataclass(frozen=True)
-class CleanConfig:
+class CleanSettings:
     """Which rules run, and their limits."""
 
     control: bool = True
@@ -92,7 +92,7 @@ class Rule:
 
     name: str
     rewrites: bool
-    apply: Callable[[pa.Array, CleanConfig, Language], Any]
+    apply: Callable[[pa.Array, CleanSettings, Language], Any]
     shows_examples: bool = True
     """Whether the report may quote what it found."""
 
@@ -109,19 +109,19 @@ class Cleaned:
     """For each rewriting rule, the texts as they came to it and as it left them."""
 
 
-def clean(texts: pa.Array, config: CleanConfig, language: Language = "en") -> Cleaned:
+def clean(texts: pa.Array, settings: CleanSettings, language: Language = "en") -> Cleaned:
     """Run every rule that is switched on over a column of texts; a text dropped by one rule is not seen by the next."""
     result = Cleaned(texts, np.full(len(texts), -1, np.int8), {}, {})
     for index, rule in enumerate(RULES):
-        if rule.name != "empty" and not getattr(config, rule.name):
+        if rule.name != "empty" and not getattr(settings, rule.name):
             continue
         if rule.rewrites:
-            rewritten = rule.apply(result.texts, config, language)
+            rewritten = rule.apply(result.texts, settings, language)
             result.changed_by[rule.name] = _mask(pc.not_equal(rewritten, result.texts))
             result.steps[rule.name] = (result.texts, rewritten)
             result.texts = rewritten
         else:
-            found = rule.apply(result.texts, config, language) & (result.dropped_by < 0)
+            found = rule.apply(result.texts, settings, language) & (result.dropped_by < 0)
             result.dropped_by[found] = index
     return result
 
@@ -131,7 +131,7 @@ def reattach(texts: Sequence[str], language: Language) -> list[str]:
     plain = pa.array(texts, pa.string())
     if language != "zh":
         plain = _replace(plain, "[‘’‛]", "'")
-    attached: list[str] = _detached(plain, CleanConfig(), language).to_pylist()
+    attached: list[str] = _detached(plain, CleanSettings(), language).to_pylist()
     return attached
 
 
@@ -150,7 +150,7 @@ def _replace(texts: pa.Array, pattern: str, replacement: str) -> pa.Array:
 # Rewriting rules.
 
 
-def _control(texts: pa.Array, config: CleanConfig, language: Language) -> pa.Array:
+def _control(texts: pa.Array, settings: CleanSettings, language: Language) -> pa.Array:
     spaced = _replace(texts, r"[\x00-\x1f\x7f-\x9f\x{2028}\x{2029}]", " ")
     return _replace(spaced, r"[\x{200b}-\x{200f}\x{202a}-\x{202e}\x{2060}-\x{2064}\x{feff}\x{fffd}]", "")
 
@@ -159,7 +159,7 @@ _TAG = r"""</?[a-zA-Z][\w:-]*(?:\s+[\w:-]+\s*=\s*(?:"[^"]*"|'[^']*'|[^\s>]+))*\s
 """An HTML tag with its attributes, or a style code of subtitles such as {\\an8}; not any text in angle brackets."""
 
 
-def _markup(texts: pa.Array, config: CleanConfig, language: Language) -> pa.Array:
+def _markup(texts: pa.Array, settings: CleanSettings, language: Language) -> pa.Array:
     entities = _matches(texts, r"&(#\d+|#x[0-9a-fA-F]+|[a-zA-Z]+);")
     if entities.any():
         resolved = [html.unescape(text) for text in texts.filter(pa.array(entities)).to_pylist()]
@@ -171,7 +171,7 @@ _CHINESE_SIGNS = "，！？：；（）…"
 """Full-width punctuation of Chinese text, which NFKC would turn into that of English."""
 
 
-def _nfkc(texts: pa.Array, config: CleanConfig, language: Language) -> pa.Array:
+def _nfkc(texts: pa.Array, settings: CleanSettings, language: Language) -> pa.Array:
     if language != "zh":
         return pc.utf8_normalize(texts, form="NFKC")
     for number, sign in enumerate(_CHINESE_SIGNS):  # hidden in private characters, which NFKC leaves alone
@@ -182,12 +182,12 @@ def _nfkc(texts: pa.Array, config: CleanConfig, language: Language) -> pa.Array:
     return texts
 
 
-def _quotes(texts: pa.Array, config: CleanConfig, language: Language) -> pa.Array:
+def _quotes(texts: pa.Array, settings: CleanSettings, language: Language) -> pa.Array:
     straight = _replace(texts, r"[‘’‛`´]", "'")
     return _replace(_replace(straight, r"(\w)''(\w)", r"\1'\2"), r"[“”„‟«»]|''", '"')
 
 
-def _whitespace(texts: pa.Array, config: CleanConfig, language: Language) -> pa.Array:
+def _whitespace(texts: pa.Array, settings: CleanSettings, language: Language) -> pa.Array:
     plain = _replace(
         texts,
         r"[\t\n\v\f\r\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]+",
@@ -215,7 +215,7 @@ _DETACHED = (
 )
 
 
-def _detached(texts: pa.Array, config: CleanConfig, language: Language) -> pa.Array:
+def _detached(texts: pa.Array, settings: CleanSettings, language: Language) -> pa.Array:
     if language == "zh":
         for _ in range(2):  # a match uses up its right neighbour, so every other gap is left for a second pass
             texts = _replace(texts, rf"([{CJK}\p{{P}}]) +([{CJK}\p{{P}}])", r"\1\2")
@@ -228,33 +228,33 @@ def _detached(texts: pa.Array, config: CleanConfig, language: Language) -> pa.Ar
 # Dropping rules.
 
 
-def _empty(texts: pa.Array, config: CleanConfig, language: Language) -> Bools:
+def _empty(texts: pa.Array, settings: CleanSettings, language: Language) -> Bools:
     return ~_matches(texts, r"\S")
 
 
-def _urls(texts: pa.Array, config: CleanConfig, language: Language) -> Bools:
+def _urls(texts: pa.Array, settings: CleanSettings, language: Language) -> Bools:
     address = r"https?\s?:\s?/|\bwww\s?\.|\b[a-z0-9-]+\.(com|org|net|cn|ly|io|co\.uk)\b|\b\S+@[a-z0-9-]+\.[a-z]"
     return _matches(texts, address, ignore_case=True)
 
 
-def _length(texts: pa.Array, config: CleanConfig, language: Language) -> Bools:
+def _length(texts: pa.Array, settings: CleanSettings, language: Language) -> Bools:
     characters = Characters(texts)
     words, chars = characters.words(), characters.ends - characters.starts
-    outside_words = (words < config.min_words) | (words > config.max_words)
-    outside_chars = (chars < config.min_chars) | (chars > config.max_chars)
+    outside_words = (words < settings.min_words) | (words > settings.max_words)
+    outside_chars = (chars < settings.min_chars) | (chars > settings.max_chars)
     return np.asarray(outside_words | outside_chars)
 
 
-def _repeated_chars(texts: pa.Array, config: CleanConfig, language: Language) -> Bools:
+def _repeated_chars(texts: pa.Array, settings: CleanSettings, language: Language) -> Bools:
     characters = Characters(texts)
-    return _has_run(characters.codes, characters.owner(), len(texts), config.max_repeated_chars)
+    return _has_run(characters.codes, characters.owner(), len(texts), settings.max_repeated_chars)
 
 
-def _repeated_words(texts: pa.Array, config: CleanConfig, language: Language) -> Bools:
+def _repeated_words(texts: pa.Array, settings: CleanSettings, language: Language) -> Bools:
     words = pc.utf8_split_whitespace(pc.utf8_lower(_replace(texts, r"[^\p{L}\p{N}\s]+", " ")))
     codes = words.flatten().dictionary_encode().indices.to_numpy(zero_copy_only=False)
     owner = np.repeat(np.arange(len(texts)), pc.list_value_length(words).to_numpy(zero_copy_only=False))
-    return _has_run(codes, owner, len(texts), config.max_repeated_words)
+    return _has_run(codes, owner, len(texts), settings.max_repeated_words)
 
 
 def _has_run(codes: npt.NDArray[Any], owner: npt.NDArray[Any], num_texts: int, longest: int) -> Bools:
@@ -267,16 +267,16 @@ def _has_run(codes: npt.NDArray[Any], owner: npt.NDArray[Any], num_texts: int, l
     return found
 
 
-def _noise(texts: pa.Array, config: CleanConfig, language: Language) -> Bools:
+def _noise(texts: pa.Array, settings: CleanSettings, language: Language) -> Bools:
     characters = Characters(texts)
     letters, signs = characters.count(LETTER), characters.count(SIGN)
-    return np.asarray((letters == 0) | (letters < config.min_letter_share * (letters + signs)))
+    return np.asarray((letters == 0) | (letters < settings.min_letter_share * (letters + signs)))
 
 
 _SCRIPT: dict[Language, int] = {"en": LATIN, "zh": HAN}
 
 
-def _script(texts: pa.Array, config: CleanConfig, language: Language) -> Bools:
+def _script(texts: pa.Array, settings: CleanSettings, language: Language) -> Bools:
     if language == "any":
         return np.zeros(len(texts), np.bool_)
     characters = Characters(texts)
@@ -331,16 +331,16 @@ _ABUSE = "|".join(
 )
 
 
-def _personal(texts: pa.Array, config: CleanConfig, language: Language) -> Bools:
+def _personal(texts: pa.Array, settings: CleanSettings, language: Language) -> Bools:
     return _matches(texts, _PERSONAL, ignore_case=True)
 
 
-def _abuse(texts: pa.Array, config: CleanConfig, language: Language) -> Bools:
+def _abuse(texts: pa.Array, settings: CleanSettings, language: Language) -> Bools:
     return _matches(texts, _ABUSE, ignore_case=True)
 
 
-def _words(texts: pa.Array, config: CleanConfig, language: Language) -> Bools:
-    phrases = (r"\s+".join(re.escape(word) for word in phrase.split()) for phrase in config.words)
+def _words(texts: pa.Array, settings: CleanSettings, language: Language) -> Bools:
+    phrases = (r"\s+".join(re.escape(word) for word in phrase.split()) for phrase in settings.words)
     return _matches(texts, "|".join(rf"(?:^|[^\pL\pN]){phrase}(?:[^\pL\pN]|$)" for phrase in phrases), ignore_case=True)
 
 

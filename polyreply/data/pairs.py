@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from polyreply.arrays import Bools, Ints
-from polyreply.data.clean import RULES, CleanConfig, Cleaned, Language, Rule, clean
+from polyreply.data.clean import RULES, Cleaned, CleanSettings, Language, Rule, clean
 from polyreply.data.dialogue import SPLITS, Record, Split
 from polyreply.data.overlap import exact_key
 
@@ -49,7 +49,7 @@ class RuleCount:
 class PairMaker:
     """Turns records into tables of clean pairs and counts what each rule did."""
 
-    config: CleanConfig
+    settings: CleanSettings
     language: Language
     context_turns: int
     rows: int = 0
@@ -71,7 +71,7 @@ class PairMaker:
             for record in batch:
                 columns.add(record, self.context_turns, next(self._dialogue_ids), self._row_ids)
             columns.freeze()
-            cleaned = clean(pa.array(columns.texts, pa.string()), self.config, self.language)
+            cleaned = clean(pa.array(columns.texts, pa.string()), self.settings, self.language)
             kept = self._judge(columns, cleaned)
             yield self._tables(columns, cleaned, kept, split)
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from polyreply.config import check_recipe, save_recipe, to_tree
-from polyreply.data.clean import CleanConfig, Language
+from polyreply.data.clean import CleanSettings, Language
 from polyreply.data.dialogue import BadRows, Split
 from polyreply.data.overlap import NearDuplicateIndex, draw_together
 from polyreply.data.pairs import DIALOGUE_SCHEMA, PairDatabase, PairMaker
@@ -31,7 +31,7 @@ _DROPPED_FROM: dict[Split, tuple[Split, ...]] = {"valid": ("test",), "train": ("
 
 
 @dataclass(frozen=True)
-class OverlapConfig:
+class OverlapSettings:
     """What counts as overlap between splits, and what happens to it."""
 
     mode: Literal["drop", "resplit", "report"] = "drop"
@@ -48,7 +48,7 @@ class OverlapConfig:
 
 
 @dataclass(frozen=True)
-class SplitConfig:
+class SplitSettings:
     """How dialogues are split where the input has no splits, or with overlap.mode=resplit."""
 
     valid: Annotated[float, Field(ge=0, lt=1)] = 0.05
@@ -65,7 +65,7 @@ class SplitConfig:
 
 
 @dataclass(frozen=True)
-class PrepareConfig:
+class PrepareRecipe:
     """The recipe of `polyreply prepare`."""
 
     language: Language = "en"
@@ -78,18 +78,18 @@ class PrepareConfig:
     """Decides which dialogues go to which split."""
     strict: bool = False
     """Stop at the first bad row instead of counting it."""
-    clean: CleanConfig = field(default_factory=CleanConfig)
+    clean: CleanSettings = field(default_factory=CleanSettings)
     """Cleaning rules."""
-    overlap: OverlapConfig = field(default_factory=OverlapConfig)
+    overlap: OverlapSettings = field(default_factory=OverlapSettings)
     """Overlap between splits."""
-    split: SplitConfig = field(default_factory=SplitConfig)
+    split: SplitSettings = field(default_factory=SplitSettings)
     """Sizes of new splits."""
 
 
 def prepare(
     inputs: str | Sequence[str],
     out: str | Path,
-    config: PrepareConfig | None = None,
+    recipe: PrepareRecipe | None = None,
     *,
     overwrite: bool = False,
     notify: Notify = silent,
@@ -100,40 +100,40 @@ def prepare(
     `polyreply.data.corpora`, or `hf:NAME`. `overwrite` replaces a folder that an earlier run wrote, and no other.
     """
     inputs, out = [inputs] if isinstance(inputs, str) else list(inputs), Path(out)
-    config = check_recipe(config or PrepareConfig())
+    recipe = check_recipe(recipe or PrepareRecipe())
     check_new_folder(out, overwrite, made_by_us=lambda folder: (folder / "report.json").is_file())
-    sources = find_sources(inputs, config.seed)
+    sources = find_sources(inputs, recipe.seed)
     with new_folder(out, overwrite) as scratch:
         finished = scratch / "out"
         finished.mkdir()
         try:
             with contextlib.closing(PairDatabase(scratch)) as database:
-                report = _prepare(database, sources, finished, config, notify)
+                report = _prepare(database, sources, finished, recipe, notify)
         except duckdb.Error as error:
             raise DataError(f"the database behind prepare failed: {' '.join(str(error).split())[:300]}") from error
         names = [os.fsencode(name).decode(errors="backslashreplace") for name in inputs]
-        report = {"schema": SCHEMA_VERSION, "inputs": names, **report, "recipe": to_tree(config)}
+        report = {"schema": SCHEMA_VERSION, "inputs": names, **report, "recipe": to_tree(recipe)}
         (finished / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
-        save_recipe(config, finished / "recipe.yaml")
+        save_recipe(recipe, finished / "recipe.yaml")
     return report
 
 
 def _prepare(
-    database: PairDatabase, sources: list[Source], out: Path, config: PrepareConfig, notify: Notify
+    database: PairDatabase, sources: list[Source], out: Path, recipe: PrepareRecipe, notify: Notify
 ) -> dict[str, Any]:
     """The steps, in order; what each of them did goes into the report."""
-    read = _read(database, sources, config, notify)
+    read = _read(database, sources, recipe, notify)
     notify("splitting", 0.0)
-    near = config.overlap.near and not all(source.templated for source in sources)
-    if sources[0].split is None or config.overlap.mode == "resplit":
-        if config.group and read["read"]["conversations"] == 0:
+    near = recipe.overlap.near and not all(source.templated for source in sources)
+    if sources[0].split is None or recipe.overlap.mode == "resplit":
+        if recipe.group and read["read"]["conversations"] == 0:
             database.merge_contexts()
-        _split(database, sources, config, near, notify)
+        _split(database, sources, recipe, near, notify)
     splits = {source.split for source in sources if source.split} | set(database.splits())
-    dropped, examples = database.drop_duplicates() if config.clean.duplicates else (0, [])
-    overlap = _remove_overlap(database, config.overlap, near, notify)
+    dropped, examples = database.drop_duplicates() if recipe.clean.duplicates else (0, [])
+    overlap = _remove_overlap(database, recipe.overlap, near, notify)
     notify("writing", 0.0)
-    written = {split: database.write(split, out / f"{split}.jsonl.gz", config.group) for split in database.splits()}
+    written = {split: database.write(split, out / f"{split}.jsonl.gz", recipe.group) for split in database.splits()}
     for split in sorted(splits - set(written)):
         raise DataError(
             f"nothing is left of {split} after cleaning and removing overlap; relax the rules, or only count overlap, "
@@ -142,10 +142,10 @@ def _prepare(
     return {**read, "duplicates": {"pairs": dropped, "examples": examples}, "overlap": overlap, "splits": written}
 
 
-def _read(database: PairDatabase, sources: list[Source], config: PrepareConfig, notify: Notify) -> dict[str, Any]:
+def _read(database: PairDatabase, sources: list[Source], recipe: PrepareRecipe, notify: Notify) -> dict[str, Any]:
     """Fill the database with clean pairs; return what was read and what the rules did."""
-    bad_rows = BadRows(config.strict)
-    maker = PairMaker(config.clean, config.language, config.context_turns)
+    bad_rows = BadRows(recipe.strict)
+    maker = PairMaker(recipe.clean, recipe.language, recipe.context_turns)
     total = sum(source.size for source in sources)
     done = 0
 
@@ -170,27 +170,27 @@ def _read(database: PairDatabase, sources: list[Source], config: PrepareConfig, 
     }
 
 
-def _split(database: PairDatabase, sources: list[Source], config: PrepareConfig, near: bool, notify: Notify) -> None:
+def _split(database: PairDatabase, sources: list[Source], recipe: PrepareRecipe, near: bool, notify: Notify) -> None:
     """Draw valid and test by dialogue; with `resplit`, near-duplicate dialogues stay together."""
     for source in sources:
         if source.templated:
             raise DataError(f"the splits of {source.name} are fixed, because they differ by template; omit resplit")
     total = database.count("SELECT count(*) FROM dialogues")
-    shares: dict[Split, float] = {"valid": config.split.valid, "test": config.split.test}
+    shares: dict[Split, float] = {"valid": recipe.split.valid, "test": recipe.split.test}
     sizes = {
-        split: min(max(round(share * total), 1), config.split.most) if share else 0 for split, share in shares.items()
+        split: min(max(round(share * total), 1), recipe.split.most) if share else 0 for split, share in shares.items()
     }
     if sum(sizes.values()) >= total:
         raise DataError(f"{total} dialogues are too few to split; expected at least {sum(sizes.values()) + 1}")
-    drawn = database.draw(sum(sizes.values()), config.seed)
-    if config.overlap.mode == "resplit" and near:
-        database.assign_splits(draw_together(drawn, sizes, database.dialogues_of, config.overlap.threshold, notify))
+    drawn = database.draw(sum(sizes.values()), recipe.seed)
+    if recipe.overlap.mode == "resplit" and near:
+        database.assign_splits(draw_together(drawn, sizes, database.dialogues_of, recipe.overlap.threshold, notify))
     else:
         test, valid = np.split(drawn, [sizes["test"]])
         database.assign_splits({"test": test, "valid": valid})
 
 
-def _remove_overlap(database: PairDatabase, config: OverlapConfig, near: bool, notify: Notify) -> dict[str, Any]:
+def _remove_overlap(database: PairDatabase, settings: OverlapSettings, near: bool, notify: Notify) -> dict[str, Any]:
     """Count the overlap between splits, drop it (or not, as `mode` says), and count again."""
     notify("removing overlap", 0.0)
     present = database.splits()
@@ -200,9 +200,9 @@ def _remove_overlap(database: PairDatabase, config: OverlapConfig, near: bool, n
     for lower, upper in _DROPPED_FROM.items():
         others = [split for split in upper if split in present]
         if lower in present and others:
-            dropped[lower] = _drop_from(database, lower, others, config, near, notify)
+            dropped[lower] = _drop_from(database, lower, others, settings, near, notify)
     after = {f"{a}_in_{b}": _count_overlap(database, a, b) for a, b in couples}
-    return {"mode": config.mode, "before": before, "dropped": dropped, "after": after}
+    return {"mode": settings.mode, "before": before, "dropped": dropped, "after": after}
 
 
 def _count_overlap(database: PairDatabase, split: Split, other: Split) -> dict[str, Any]:
@@ -213,19 +213,19 @@ def _count_overlap(database: PairDatabase, split: Split, other: Split) -> dict[s
 
 
 def _drop_from(
-    database: PairDatabase, split: Split, others: list[Split], config: OverlapConfig, near: bool, notify: Notify
+    database: PairDatabase, split: Split, others: list[Split], settings: OverlapSettings, near: bool, notify: Notify
 ) -> dict[str, Any]:
     """Drop from one split what is in the others too; with mode `report`, only count it."""
     dropped: dict[str, Any] = {}
     if near:
         held_out = pa.Table.from_batches(list(database.dialogues_of(others)), DIALOGUE_SCHEMA)
-        index = NearDuplicateIndex(held_out["text"].combine_chunks(), config.threshold)
+        index = NearDuplicateIndex(held_out["text"].combine_chunks(), settings.threshold)
         resembling = _resembling(database, split, index, notify)
         dropped["near"] = {"dialogues": len(resembling), "held_out_dialogues": int(index.hit.sum())}
-        if config.mode != "report":
+        if settings.mode != "report":
             dropped["near"]["pairs"], dropped["near"]["examples"] = database.drop_dialogues(resembling)
-    for what, wanted in (("pairs", config.pairs), ("contexts", config.contexts)):
-        if wanted and config.mode == "report":
+    for what, wanted in (("pairs", settings.pairs), ("contexts", settings.contexts)):
+        if wanted and settings.mode == "report":
             dropped[what] = {"pairs": database.count_overlap(split, others, what)}
         elif wanted:
             number, examples = database.drop_overlap(split, others, what)

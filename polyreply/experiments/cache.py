@@ -17,7 +17,7 @@ from typing import Any
 
 from polyreply import __version__
 from polyreply.config import as_overrides, load_recipe, to_tree
-from polyreply.data.prepare import PrepareConfig, prepare
+from polyreply.data.prepare import PrepareRecipe, prepare
 from polyreply.errors import DivergedError
 from polyreply.experiments.machine import machine
 from polyreply.experiments.stage import DONE, Stage, Work, read_json, revision
@@ -129,9 +129,9 @@ class Workshop:
                 total[work["unit"]] = seconds + done["seconds"], amount + work["amount"]
         return {unit: seconds / amount for unit, (seconds, amount) in total.items()}
 
-    def preparing(self, source: str, config: PrepareConfig | None = None) -> Stage:
+    def preparing(self, source: str, config: PrepareRecipe | None = None) -> Stage:
         """The data folder of a corpus, as a stage."""
-        config, path = config or PrepareConfig(), Path(source)
+        config, path = config or PrepareRecipe(), Path(source)
         content = {"content": digest_of(path)} if path.is_file() else {}
         made_from = {"source": source, "recipe": to_tree(config), **content, **revision("data")}
         return self.planned(f"data-{path.name}", made_from, lambda path: _prepare(source, path, config, self.notify))
@@ -201,5 +201,5 @@ def _recipe(settings: tuple[str, ...]) -> TrainRecipe:
     return load_recipe(TrainRecipe, None, settings)
 
 
-def _prepare(source: str, path: Path, config: PrepareConfig, notify: Notify) -> None:
+def _prepare(source: str, path: Path, config: PrepareRecipe, notify: Notify) -> None:
     prepare([source], path, config, overwrite=True, notify=notify)

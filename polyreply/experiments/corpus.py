@@ -23,7 +23,7 @@ from polyreply.data.corpora import EMBEDDED
 from polyreply.data.detokenize import detokenize, is_tokenized
 from polyreply.data.dialogue import Dialogue
 from polyreply.data.folder import split_files
-from polyreply.data.prepare import PrepareConfig
+from polyreply.data.prepare import PrepareRecipe
 from polyreply.data.read import read_dialogues
 from polyreply.errors import DataError
 from polyreply.experiments.cache import Workshop, digest_of
@@ -131,15 +131,15 @@ def _language_of(data: Path, preset: Preset) -> Literal["en", "zh"]:
     return _language(data) if data.is_file() else "en"
 
 
-def _preparation(data: str, language: Literal["en", "zh"]) -> tuple[PrepareConfig, str]:
+def _preparation(data: str, language: Literal["en", "zh"]) -> tuple[PrepareRecipe, str]:
     """How a source is prepared, and in words what is special about it."""
     if data == "chitchat" and is_embedded(data):
         told = (
             f"screened: {SCREENED.min_words} to {SCREENED.max_words} words, without personal data and abuse as far as "
             "patterns find them"
         )
-        return PrepareConfig(language=language, clean=SCREENED), told
-    return PrepareConfig(language=language), ""
+        return PrepareRecipe(language=language, clean=SCREENED), told
+    return PrepareRecipe(language=language), ""
 
 
 def _checked(folder: Path) -> dict[str, Path]:

@@ -11,7 +11,7 @@ from runs import SMALL, K, recipe, train
 
 from polyreply import PolyReply
 from polyreply.analysis.recovery import measure_recovery
-from polyreply.data.prepare import PrepareConfig, SplitConfig
+from polyreply.data.prepare import PrepareRecipe, SplitSettings
 from polyreply.data.read import read_dialogues
 from polyreply.em.posterior import captured
 from polyreply.experiments.cache import Workshop
@@ -61,7 +61,7 @@ def test_a_stage_is_made_once_and_an_interrupted_one_goes_on(tmp_path):
 
 def test_trainings_and_data_are_stages(tmp_path, monkeypatch):
     workshop = Workshop(tmp_path)
-    data = workshop.preparing("smalltalk-implicit", PrepareConfig(split=SplitConfig(most=50)))
+    data = workshop.preparing("smalltalk-implicit", PrepareRecipe(split=SplitSettings(most=50)))
     settings = {**dict(part.split("=", 1) for part in SMALL), "steps": 2}
     first = workshop.training("stage1", data.path, "mini", {**settings, "method": "mle"}, needs=[data])
     backbone = first.path / "model"

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyreply.data.clean import RULES, CleanConfig, clean
+from polyreply.data.clean import RULES, CleanSettings, clean
 
-OFF = {field.name: False for field in dataclasses.fields(CleanConfig) if field.type in (bool, "bool")}
+OFF = {field.name: False for field in dataclasses.fields(CleanSettings) if field.type in (bool, "bool")}
 
 
 def run(text, language="en", **config):
-    result = clean(pa.array([text]), CleanConfig(**config), language)
+    result = clean(pa.array([text]), CleanSettings(**config), language)
     return None if result.dropped_by[0] >= 0 else result.texts[0].as_py()
 
 
@@ -113,7 +113,7 @@ def test_no_rule_is_forgotten():
 )
 def test_words_of_ones_own_are_dropped_whole_and_in_any_case(text, kept):
     assert (run(text, **OFF, words=("acme", "big red", "a+b")) == text) == kept
-    assert list(CleanConfig(words=(" ",)).problems())
+    assert list(CleanSettings(words=(" ",)).problems())
 
 
 def test_an_empty_text_is_always_dropped():
@@ -126,26 +126,26 @@ def test_limits_are_settings():
     assert run("a b c", max_words=2) is None
     assert run("a b", min_words=3) is None
     assert run("aaa", max_repeated_chars=2) is None
-    assert list(CleanConfig(min_words=5, max_words=4).problems())
+    assert list(CleanSettings(min_words=5, max_words=4).problems())
 
 
 @given(st.lists(st.text(max_size=20), max_size=20))
 def test_a_text_is_judged_alone(texts):
     """Neighbours in the column change nothing, for any characters."""
-    together = clean(pa.array(texts, pa.string()), CleanConfig(), "en")
-    alone = [clean(pa.array([text]), CleanConfig(), "en") for text in texts]
+    together = clean(pa.array(texts, pa.string()), CleanSettings(), "en")
+    alone = [clean(pa.array([text]), CleanSettings(), "en") for text in texts]
     assert together.texts.to_pylist() == [one.texts[0].as_py() for one in alone]
     assert list(together.dropped_by) == [one.dropped_by[0] for one in alone]
 
 
 @pytest.mark.parametrize("text", ["it 's “ok” , n't it ?", "<i>a &amp; b</i>", "a\u3000\u200b b ( c )", "do n ' t"])
 def test_cleaning_twice_changes_nothing_more(text):
-    once = clean(pa.array([text]), CleanConfig()).texts
-    assert clean(once, CleanConfig()).texts == once
+    once = clean(pa.array([text]), CleanSettings()).texts
+    assert clean(once, CleanSettings()).texts == once
 
 
 def test_what_changed_and_what_dropped_is_known():
-    result = clean(pa.array(["it 's", "fine", "♪♪♪"]), CleanConfig())
+    result = clean(pa.array(["it 's", "fine", "♪♪♪"]), CleanSettings())
     assert result.changed_by["detached"].tolist() == [True, False, False]
     assert [texts[0].as_py() for texts in result.steps["detached"]] == ["it 's", "it's"]
     assert [RULES[i].name if i >= 0 else None for i in result.dropped_by] == [None, None, "noise"]

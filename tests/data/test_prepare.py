@@ -14,7 +14,7 @@ from test_overlap import brute_overlap
 
 from polyreply.config import load_recipe
 from polyreply.data.dialogue import BadRows
-from polyreply.data.prepare import PrepareConfig, prepare
+from polyreply.data.prepare import PrepareRecipe, prepare
 from polyreply.data.read import read_dialogues
 from polyreply.errors import DataError, PolyReplyError, RecipeError
 from polyreply.files import new_folder
@@ -25,7 +25,7 @@ def rows_of(path):
 
 
 def configure(*overrides):
-    return load_recipe(PrepareConfig, None, overrides)
+    return load_recipe(PrepareRecipe, None, overrides)
 
 
 def pair(context, *responses):
@@ -78,7 +78,7 @@ def test_overlap_is_counted_and_gone(folder, tmp_path):
     assert report["overlap"]["dropped"]["train"]["near"]["dialogues"] == 2
     assert report["duplicates"]["pairs"] == 1
     assert json.loads((tmp_path / "out/report.json").read_text()) == report
-    assert load_recipe(PrepareConfig, tmp_path / "out/recipe.yaml") == PrepareConfig()
+    assert load_recipe(PrepareRecipe, tmp_path / "out/recipe.yaml") == PrepareRecipe()
 
 
 def test_each_kind_of_overlap_has_its_switch(folder, tmp_path):
@@ -291,9 +291,9 @@ def test_any_folder_name_will_do(tmp_path, write_rows, name):
 
 def test_a_recipe_made_in_python_is_checked(tmp_path):
     with pytest.raises(RecipeError, match="language: input should be 'en', 'zh' or 'any'"):
-        prepare(["chitchat"], tmp_path / "out", PrepareConfig(language="fr"))
+        prepare(["chitchat"], tmp_path / "out", PrepareRecipe(language="fr"))
     with pytest.raises(RecipeError, match="context_turns"):
-        prepare(["chitchat"], tmp_path / "out", PrepareConfig(context_turns=0))
+        prepare(["chitchat"], tmp_path / "out", PrepareRecipe(context_turns=0))
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
