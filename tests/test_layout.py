@@ -31,6 +31,15 @@ def test_imports_point_upstream():
     assert checked > 50
 
 
+def test_only_its_command_imports_the_reproduction_of_the_paper():
+    """The library is complete without polyreply.experiments."""
+    root = PACKAGE.parent
+    files = [*PACKAGE.rglob("*.py"), *(root / "tools").rglob("*.py")]
+    users = {str(path.relative_to(root)) for path in files if "polyreply.experiments" in path.read_text("utf-8")}
+    inside = {str(path.relative_to(root)) for path in (PACKAGE / "experiments").rglob("*.py")}
+    assert users - inside == {"polyreply/cli/reproduce.py"}
+
+
 def test_every_folder_of_the_package_is_a_known_stage():
     assert {path.stem for path in PACKAGE.iterdir() if not path.stem.startswith("__")} - DATA <= set(STAGES)
 

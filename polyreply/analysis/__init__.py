@@ -1,1 +1,1 @@
-"""What trained decoders have become: how they share the data, what each is good at, how they compare."""
+"""What trained decoders have become: how they share the data, what each one tends to say, how far theory holds."""

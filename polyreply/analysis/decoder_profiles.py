@@ -1,4 +1,4 @@
-"""What each decoder specialises in: how long its replies are, how often it asks, and the words most typical of it.
+"""What each decoder specialises in: how long its replies are, how often it asks, and its most typical words.
 
 Typical words are found by log-odds with an informative Dirichlet prior (Monroe, Colaresi and Quinn, 2008): how much
 more one decoder uses a word than all others together, in standard deviations, with the words of all as the prior, so
@@ -6,7 +6,7 @@ that neither rare words nor frequent ones win by chance. Legend: C contexts, K d
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -17,9 +17,9 @@ from polyreply.metrics.diversity import questions
 from polyreply.metrics.tokenize import TokenizerName, tokenizer_named
 
 _TYPICAL = 1.96
-"""Standard deviations from which on a word counts as typical."""
+"""Standard deviations above which a word counts as typical."""
 _MANY = 1.2
-"""A decoder's length, or its share of questions, is remarkable from this factor on, compared with the mean of all."""
+"""Factor of the mean over all decoders from which on a length or a share of questions is remarkable."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class DecoderProfile:
     questions: float
     """Percentage of replies that are questions."""
     with_word: float | None
-    """Percentage of replies with the chosen word, if there is one."""
+    """Percentage of replies with the given word, if there is one."""
     distinct: float
     """Percentage of its replies to all contexts that are different."""
     words: list[tuple[str, float]]
@@ -42,41 +42,43 @@ class DecoderProfile:
 
 
 def profile_decoders(
-    said_CK: Sequence[Sequence[str]], tokenizer: TokenizerName = "wordpunct", word: str = "", most_words: int = 8
+    replies_CK: Sequence[Sequence[str]], tokenizer: TokenizerName = "wordpunct", word: str = "", most_words: int = 8
 ) -> list[DecoderProfile]:
-    """A profile for each decoder from the replies of all to the same contexts."""
+    """A profile of each decoder, from the replies of all decoders to the same contexts."""
     tokenize = tokenizer_named(tokenizer, "lower")
-    by_decoder = [list(texts) for texts in zip(*said_CK, strict=True)]
-    tokens = [[tokenize(text) for text in texts] for texts in by_decoder]
-    length_K = [float(np.mean([len(one) for one in texts])) for texts in tokens]
-    asked_K = questions(by_decoder).tolist()
-    typical_K = typical_words([_count(texts, tokenizer) for texts in tokens], most_words)
+    texts_KC = [list(texts) for texts in zip(*replies_CK, strict=True)]
+    tokens_KC = [[tokenize(text) for text in texts] for texts in texts_KC]
+    length_K = [float(np.mean([len(tokens) for tokens in tokens_C])) for tokens_C in tokens_KC]
+    questions_K = questions(texts_KC).tolist()
+    typical_K = typical_words([_count(tokens_C, tokenizer) for tokens_C in tokens_KC], most_words)
+    mean_length, mean_questions = max(float(np.mean(length_K)), 1e-9), float(np.mean(questions_K))
+    wanted = tokenize(word)
     return [
         DecoderProfile(
             k,
             length_K[k],
-            asked_K[k],
-            _share_with(by_decoder[k], word, tokenize) if word else None,
-            100 * len(set(by_decoder[k])) / len(by_decoder[k]),
+            questions_K[k],
+            100 * float(np.mean([_contains(tokens, wanted) for tokens in tokens_KC[k]])) if word else None,
+            100 * len(set(texts_KC[k])) / len(texts_KC[k]),
             typical_K[k],
-            _line(length_K[k] / max(float(np.mean(length_K)), 1e-9), asked_K[k], float(np.mean(asked_K)), typical_K[k]),
+            _line(length_K[k] / mean_length, questions_K[k], mean_questions, typical_K[k]),
         )
-        for k in range(len(by_decoder))
+        for k in range(len(texts_KC))
     ]
 
 
 def typical_words(counts_K: Sequence[Counter[str]], most: int) -> list[list[tuple[str, float]]]:
-    """For each decoder the words it uses more than the others do beyond chance, the most typical first."""
+    """For each decoder the words that it uses significantly more than the others do, the most typical first."""
     vocabulary = sorted(set().union(*counts_K))
     if not vocabulary or len(counts_K) < 2:
         return [[] for _ in counts_K]
     count_KV = np.array([[counts[word] for word in vocabulary] for counts in counts_K], np.float64)
     z_KV = log_odds(count_KV)
-    found = []
-    for z_V in z_KV:
-        best = np.argsort(-z_V, kind="stable")[:most]
-        found.append([(vocabulary[v], round(float(z_V[v]), 2)) for v in best if z_V[v] >= _TYPICAL])
-    return found
+    best_K = [np.argsort(-z_V, kind="stable")[:most] for z_V in z_KV]
+    return [
+        [(vocabulary[v], round(float(z_V[v]), 2)) for v in best if z_V[v] >= _TYPICAL]
+        for z_V, best in zip(z_KV, best_K, strict=True)
+    ]
 
 
 def log_odds(count_KV: Floats) -> Floats:
@@ -96,24 +98,18 @@ def log_odds(count_KV: Floats) -> Floats:
 
 
 def _count(texts: Sequence[Sequence[str]], tokenizer: str) -> Counter[str]:
-    """How often each word occurs; where tokens are characters, each pair of neighbours stands for a word."""
+    """How often each word occurs; where tokens are characters, each pair of neighbours counts as a word."""
     if tokenizer in ("characters", "zh"):
         return Counter(one + two for tokens in texts for one, two in pairwise(tokens))
     return Counter(token for tokens in texts for token in tokens)
 
 
-def _share_with(texts: Sequence[str], word: str, tokenize: Callable[[str], list[str]]) -> float:
-    """Percentage of texts in which a word occurs, token by token."""
-    wanted = tokenize(word)
-    return 100 * float(np.mean([_holds(tokenize(text), wanted) for text in texts]))
-
-
-def _holds(tokens: Sequence[str], wanted: Sequence[str]) -> bool:
+def _contains(tokens: Sequence[str], wanted: Sequence[str]) -> bool:
     return any(list(tokens[at : at + len(wanted)]) == list(wanted) for at in range(len(tokens) - len(wanted) + 1))
 
 
 def _line(relative_length: float, asked: float, mean_asked: float, words: Sequence[tuple[str, float]]) -> str:
-    """What is remarkable, such as: short; asks questions (83 %); says "what", "where"."""
+    """What is remarkable about a decoder, such as: short replies; asks questions (83 %); says “what”, “where”."""
     parts = []
     if relative_length >= _MANY or relative_length <= 1 / _MANY:
         parts.append("long replies" if relative_length > 1 else "short replies")

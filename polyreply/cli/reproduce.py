@@ -1,23 +1,18 @@
 """`polyreply reproduce`."""
 
-import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyreply.errors import PolyReplyError
+from polyreply.errors import DivergedError, PolyReplyError
 
 if TYPE_CHECKING:
-    from polyreply.experiments.plan import Plan
-    from polyreply.experiments.result import Number, Result, Table
-    from polyreply.experiments.run import Order
+    from polyreply.experiments.plan import TaskPlan
+    from polyreply.experiments.result import Result
+    from polyreply.experiments.run import Request
 
 _ALL = "all"
-_FIRST_COLUMN = 20
-"""Characters of a name that stay on one line."""
-_HEADING = 8
-"""Characters of a heading that stay on one line, if there is a space to break it at."""
 
 
 def reproduce(
@@ -31,7 +26,7 @@ def reproduce(
         str, typer.Option(help="A folder with train, valid and perhaps test, or the name of an embedded corpus.")
     ] = "chitchat",
     preset: Annotated[str, typer.Option(help="How large everything is: mini, smoke, flan or paper.")] = "mini",
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for what is kept and for the results.")] = Path(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the cache and the results.")] = Path(
         "runs/reproduce"
     ),
     select: Annotated[
@@ -40,15 +35,16 @@ def reproduce(
     ] = None,
     jobs: Annotated[
         int,
-        typer.Option("--jobs", "-j", min=1, help="Stages to make at once, each in a process with its share of cores."),
+        typer.Option("--jobs", "-j", min=1, help="Tasks to run at once, each in a process with its share of cores."),
     ] = 1,
-    list_names: Annotated[bool, typer.Option("--list", help="Say what there is, and leave.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and leave.")] = False,
+    list_names: Annotated[bool, typer.Option("--list", help="List the tables and figures, and exit.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and exit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan or the results as JSON.")] = False,
 ) -> None:
     """Make a table or figure of the paper, from raw data to the rendered result.
 
-    What takes time is kept in OUT/stages: a second run does only what is missing, an interrupted one goes on.
+    Trainings, replies and scores are cached in OUT/cache: a second run computes only what is missing, an interrupted
+    one continues.
 
     \b
     Examples:
@@ -64,22 +60,22 @@ def reproduce(
         return
     names, overrides = _split(arguments or [])
     overrides += [f"rates.select={select}"] if select else []
-    from polyreply.experiments.run import Order, open_lab, plan_for
+    from polyreply.experiments.run import Request, open_systems, plan_for
 
-    order = Order(data, preset, out, tuple(overrides))
-    found = plan_for(open_lab(order, is_plan=True), names)
-    _print_plan(found, order, jobs, dry_run and as_json)
+    request = Request(data, preset, out, tuple(overrides))
+    plan = plan_for(open_systems(request, is_plan=True), names)
+    _print_plan(plan, request, jobs, dry_run and as_json)
     if dry_run:
         return
     if jobs > 1:
-        from polyreply.experiments.jobs import make_at_once
+        from polyreply.experiments.jobs import run_jobs
 
-        make_at_once(names, order, jobs, _Lines())
-    _run(names, order, as_json)
+        run_jobs(names, request, jobs, _ProgressLines())
+    _run(names, request, as_json)
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """The names, each once, and the settings."""
+    """The names of experiments, each once, and the settings."""
     from polyreply.experiments.catalogue import TITLES, check_name
 
     names = [argument for argument in arguments if "=" not in argument]
@@ -102,106 +98,67 @@ def _print_list(titles: dict[str, str], as_json: bool) -> None:
         typer.echo(f"{name:<{width}}  {title}")
 
 
-def _print_plan(found: "Plan", order: "Order", jobs: int, as_json: bool) -> None:
-    """For people on standard error, because it comes before the result."""
+def _print_plan(plan: "TaskPlan", request: "Request", jobs: int, as_json: bool) -> None:
+    """Print the plan; for people on standard error, because it comes before the result."""
     from polyreply.cli.display import print_json
 
     if as_json:
-        missing = [stage.name for stage in found.missing]
-        print_json({"missing": missing, "made": found.made, "seconds": round(found.seconds_with(jobs))})
+        missing = [task.name for task in plan.missing]
+        print_json({"missing": missing, "done": plan.done, "seconds": round(plan.seconds_with(jobs))})
         return
-    typer.echo(f"preset {order.preset} on {order.data}, in {order.out}", err=True)
-    for line in found.lines(jobs):
+    typer.echo(f"preset {request.preset} on {request.data}, in {request.out}", err=True)
+    for line in plan.lines(jobs):
         typer.echo(line, err=True)
 
 
-def _run(names: list[str], order: "Order", as_json: bool) -> None:
+def _run(names: list[str], request: "Request", as_json: bool) -> None:
     from polyreply.cli.display import print_json
-    from polyreply.experiments.cache import Diverged
-    from polyreply.experiments.run import open_lab
+    from polyreply.experiments.run import open_systems
     from polyreply.experiments.run import reproduce as run
     from polyreply.training.view import TrainingView
 
-    results, failed = {}, []
+    results, errors = {}, []
     for name in names:
+        systems = open_systems(request, notify=_ProgressLines(), callbacks=[TrainingView()])
         try:
-            result, files = run(name, order, open_lab(order, notify=_Lines(), callbacks=[TrainingView()]))
-        except Diverged as error:  # what does not stand on that training can still be made
-            failed.append(f"{name} cannot be made: {error}")
+            result, files = run(name, request, systems)
+        except DivergedError as error:  # the other experiments may not depend on that training
+            errors.append(f"{name} cannot be made: {error}")
             continue
         results[name] = [str(path) for path in files]
         if not as_json:
             _print_result(result, files)
     if as_json:
         print_json(results)
-    if failed:
-        raise PolyReplyError("; ".join(failed))
+    if errors:
+        raise PolyReplyError("; ".join(errors))
 
 
-class _Lines:
-    """Tells of progress in plain lines: each stage once, and in long ones every tenth of it."""
+class _ProgressLines:
+    """Prints progress as plain lines: each task once, and every tenth of a long one."""
 
     def __init__(self) -> None:
-        self._stage, self._tenth = "", 0
+        self._kind, self._tenth = "", 0
 
     def __call__(self, stage: str, share: float) -> None:
-        """Told the stage and the share of it that is done."""
         kind, tenth = stage.partition(",")[0], int(10 * share)
-        if kind != self._stage or tenth > self._tenth:
+        if kind != self._kind or tenth > self._tenth:
             typer.echo(f"… {stage}", err=True)
-        self._stage, self._tenth = kind, tenth
+        self._kind, self._tenth = kind, tenth
 
 
 def _print_result(result: "Result", files: list[Path]) -> None:
-    from polyreply.experiments.render import CLAIMS
+    from polyreply.experiments.report import CLAIMS
 
     for table in result.findings.tables:
-        print_table(table)
-    if result.findings.verdicts:
-        typer.echo(CLAIMS)
-    width = max((len(one.outcome) for one in result.findings.verdicts), default=0) + 1
-    for one in result.findings.verdicts:
+        typer.echo()
+        table.print()
+    verdicts = result.findings.verdicts
+    if verdicts:
+        typer.echo(f"\n{CLAIMS}")
+    width = max((len(one.outcome) for one in verdicts), default=0) + 1
+    for one in verdicts:
         paper = f" (the paper: {one.paper})" if one.paper else ""
         typer.echo(f"  {one.outcome + ':':<{width}} {one.text}: {one.ours or '–'}{paper}")
     for line in ("", *result.findings.remarks, "", *(f"  {path}" for path in files)):
         typer.echo(line)
-
-
-def _broken(heading: str) -> str:
-    """A heading in short lines: long ones would leave no room for the names of the rows."""
-    parts = heading.replace("-", "-\n", 1).split("\n")
-    return "\n".join(line for part in parts for line in textwrap.wrap(part, _HEADING, break_long_words=False))
-
-
-def print_table(found: "Table") -> None:
-    """A table without lines, as wide as its numbers need; the paper's rows are dim."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    from polyreply.experiments.render import to_the_right
-
-    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="underline")
-    for place, (heading, right) in enumerate(zip(found.headings, to_the_right(found), strict=True)):
-        words = _broken(heading) if right else heading
-        texts = [words, *(_text(row.cells[place]) for row in found.rows)]
-        longest = max(len(line) for text in texts for line in text.split("\n"))
-        least = longest if right else min(longest, _FIRST_COLUMN) if place == 0 else None
-        justify: Literal["right", "left"] = "right" if right else "left"
-        shown.add_column(escape(words), justify=justify, no_wrap=right, overflow="fold", min_width=least)
-    for row in found.rows:
-        shown.add_row(*(escape(_text(cell)) for cell in row.cells), style="dim" if row.is_paper else "")
-    console = Console()
-    console.width = max(console.width, console.measure(shown, options=console.options.update(width=10_000)).minimum)
-    console.print(f"\n[bold]{escape(found.title)}[/bold]")
-    console.print(shown)
-    for note in found.notes:
-        console.print(escape(note), soft_wrap=True, highlight=False)
-    console.print()
-
-
-def _text(cell: "str | Number") -> str:
-    if isinstance(cell, str):
-        return cell
-    std = "" if cell.std is None else f"\n±{cell.std:.{cell.digits}f}"
-    return cell.text() + ("*" if cell.is_significant else "") + std

@@ -1,1 +1,4 @@
-"""From raw data to rendered results, in stages that are kept: a second run does only what is missing."""
+"""Reproduces the paper: cached tasks from raw data to scores, and one file for each table and figure.
+
+Only `polyreply reproduce` uses this package; the rest of the library works without it.
+"""

@@ -1,205 +1,244 @@
-"""Stages whose results are kept: prepared data, trained models, responses, scores.
+"""A content-addressed cache of results (data, trained models, responses, scores), and the runner that fills it.
 
-The result of a stage lies in a folder named by a digest of everything it is made from. It is made once; an interrupted
-stage goes on where it stopped, as training and replying do by themselves.
+The result of a task is a folder named after its kind and a digest of all its inputs, so that equal work is done once,
+whichever table or figure asks for it. `done.json` in the folder records the inputs, the time and the machine, an id of
+this result, and the ids of the results it was computed from.
+
+Invariant: a task is done only while the results it was computed from are the ones that are there now. So removing a
+folder is enough to have it, and everything that was computed from it, computed again.
+
+An interrupted task continues from what its folder holds, as training and replying do, but only if it was begun with the
+results that are there now. `NAME.begun.json` remembers which those were. It is next to the folder, because training
+needs an empty one.
 """
 
 import hashlib
 import json
+import os
+import platform
 import shutil
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import cache, partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from polyreply import __version__
-from polyreply.config import as_overrides, load_recipe, to_tree
-from polyreply.data.prepare import PrepareRecipe, prepare
 from polyreply.errors import DivergedError
-from polyreply.experiments.machine import machine
-from polyreply.experiments.stage import DONE, Stage, Work, read_json, revision
 from polyreply.files import write_file
-from polyreply.models.shipped import SHIPPED, shipped_folder
 from polyreply.progress import Notify, silent
 from polyreply.training.callbacks import Callback
-from polyreply.training.interrupts import TrainingError
-from polyreply.training.loop import train
-from polyreply.training.recipe import MINI, TrainRecipe
 
+REVISIONS = {
+    "data": 0,
+    "splits": 0,
+    "final": 0,
+    "selection": 0,
+    "training": 0,
+    "responses": 0,
+    "scores": 0,
+    "recovery": 0,
+    "bound": 0,
+    "speed": 0,
+}
+"""The kinds of tasks. Raise a number when a fix changes what such tasks compute: they are then computed again."""
+_DONE = "done.json"
 _DIGEST = 12
-_UNWRITTEN = (("adapter_skip", True),)
-"""Settings of models that recipes once did not have, as it was before: so that trainings from then still count."""
 
 
-class Diverged(TrainingError):
-    """A training of stage 2 ended in numbers that are none, and would again: that is kept as its result."""
+@dataclass(frozen=True)
+class Work:
+    """How much a task has to do, for an estimate of its time."""
+
+    unit: str = ""
+    """What is counted, such as "EM, mini 16x1": tasks of one unit have one pace. Empty: the time is negligible."""
+    amount: float = 0.0
+    model_size: float = 1.0
+    """Weights a token passes through, relative to the model of preset `mini`; scales a pace that was not measured."""
 
 
-class Workshop:
-    """A folder of stages."""
+@dataclass(frozen=True)
+class Task:
+    """Something to compute: the folder of its result, what goes into it, and how."""
 
-    def __init__(
-        self,
-        folder: Path,
-        notify: Notify = silent,
-        callbacks: Sequence[Callback] = (),
-    ) -> None:
-        """`callbacks` follow every training."""
-        self.folder, self.notify, self._callbacks = folder, notify, callbacks
+    path: Path
+    inputs: Mapping[str, Any]
+    compute: Callable[[Path], None]
+    needs: tuple["Task", ...] = ()
+    """Tasks whose results it reads."""
+    work: Work = Work()
+    scratch: str = ""
+    """A folder inside that only an unfinished task needs."""
+    trials: tuple["Task", ...] = ()
+    """Trainings by which one of its settings is chosen. It reads nothing of them, but they have to run first."""
+    is_provisional: bool = False
+    """Whether its trials are not all done, so that another task may take its place: nothing may be built on it yet."""
+    is_trial: bool = False
+    """Whether it is itself one of its trials, and has to run whichever setting is chosen."""
+    runs_alone: bool = False
+    """Whether it measures time, so that nothing else should run at the same time."""
+    repair: Callable[[Path], None] | None = None
+    """Corrects what may have moved since it was computed, such as a link to data."""
 
-    def planned(
+    @property
+    def name(self) -> str:
+        """Label and digest."""
+        return self.path.name
+
+    @property
+    def label(self) -> str:
+        """Kind and detail, such as "training-eqhard-em"."""
+        return self.name.rpartition("-")[0]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether its result is complete and was computed from the results that its needs hold now."""
+        record = self.record()
+        return bool(record) and all(need.is_done for need in self.needs) and record["needs"] == self.need_ids()
+
+    @property
+    def diverged(self) -> str:
+        """Why its result cannot be used, if it is a training that diverged."""
+        return str(self.record().get("diverged", ""))
+
+    @property
+    def seconds(self) -> float:
+        """The time it took, all attempts together."""
+        return float(self.record().get("seconds", 0.0))
+
+    def record(self) -> dict[str, Any]:
+        """The content of `done.json`; empty if the task is not finished."""
+        return _read_json(self.path / _DONE)
+
+    def need_ids(self) -> dict[str, str]:
+        """The ids of the results that its needs hold now."""
+        return {need.name: str(need.record().get("id", "")) for need in self.needs}
+
+
+class Cache:
+    """A folder of results."""
+
+    def __init__(self, folder: Path, notify: Notify = silent, callbacks: Sequence[Callback] = ()) -> None:
+        """`notify` is told about every task, `callbacks` follow every training."""
+        self.folder, self.notify, self.callbacks = folder, notify, callbacks
+
+    def task(
         self,
         kind: str,
-        made_from: Mapping[str, Any],
-        make: Callable[[Path], None],
-        needs: Sequence[Stage] = (),
+        detail: str,
+        inputs: Mapping[str, Any],
+        compute: Callable[[Path], None],
+        needs: Sequence[Task] = (),
         work: Work | None = None,
-        leftover: str = "",
-    ) -> Stage:
-        """A stage of this folder; names of earlier stages are ingredients enough."""
-        text = json.dumps(made_from, sort_keys=True, default=str)
-        path = self.folder / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:_DIGEST]}"
-        return Stage(path, made_from, make, tuple(needs), work or Work(), leftover)
+        scratch: str = "",
+    ) -> Task:
+        """A task whose result belongs into this folder; an input that is itself a task's result is given by its name.
 
-    def make(self, stage: Stage) -> Path:
-        """The folder of a stage; whatever it needs is made before it. Raises Diverged for what has no result."""
-        for need in stage.needs:
-            self.make(need)
-        if not stage.is_made:
-            self._make(stage)
-        elif stage.mend:
-            stage.mend(stage.path)
-        if stage.diverged:
-            raise Diverged(f"{stage.diverged}; use a lower learning rate, or remove {stage.path} to try it again")
-        return stage.path
+        `kind` is one of REVISIONS; `detail` only makes the folder's name easier to read.
+        """
+        inputs = {**inputs, "revision": REVISIONS[kind]}
+        digest = hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()[:_DIGEST]
+        path = self.folder / "-".join(filter(None, (kind, detail, digest)))
+        return Task(path, inputs, compute, tuple(needs), work or Work(), scratch)
 
-    def _make(self, stage: Stage) -> None:
-        self.notify(stage.kind, 0.0)
-        was_begun, before = self._begin(stage)
-        begin, diverged = time.perf_counter(), ""
+    def get(self, task: Task) -> Path:
+        """The folder of a task's result; computes it, and what it needs, where that is missing.
+
+        Raises DivergedError for a training that diverged: that is kept as its result, since it would diverge again.
+        """
+        for need in task.needs:
+            self.get(need)
+        if not task.is_done:
+            self._compute(task)
+        elif task.repair:
+            task.repair(task.path)
+        if task.diverged:
+            raise DivergedError(f"{task.diverged}; use a lower learning rate, or remove {task.path} to try it again")
+        return task.path
+
+    def _compute(self, task: Task) -> None:
+        self.notify(task.label, 0.0)
+        is_resumed, seconds_before = self._begin(task)
+        start, diverged = time.perf_counter(), ""
         try:
-            stage.make(stage.path)
-        except Diverged as error:
+            task.compute(task.path)
+        except DivergedError as error:
             diverged = str(error)
         except BaseException:
-            self._write_begun(stage, before + time.perf_counter() - begin)
+            self._write_begun(task, seconds_before + time.perf_counter() - start)
             raise
-        done = {
-            "schema_version": 1,
+        record = {
+            "schema_version": 2,
             "id": uuid.uuid4().hex,
-            "made_from": stage.made_from,
-            "needs": stage.need_ids(),
-            "seconds": round(before + time.perf_counter() - begin, 1),
-            "work": {"unit": stage.work.unit, "amount": stage.work.amount},
-            "resumed": was_begun,
+            "inputs": task.inputs,
+            "needs": task.need_ids(),
+            "seconds": round(seconds_before + time.perf_counter() - start, 1),
+            "work": {"unit": task.work.unit, "amount": task.work.amount},
+            "resumed": is_resumed,
             "diverged": diverged,
             "version": __version__,
             "machine": machine(),
         }
-        write_file(stage.path / DONE, json.dumps(done, indent=2, default=str).encode(), overwrite=True)
-        _begun(stage).unlink(missing_ok=True)
-        if stage.leftover:
-            shutil.rmtree(stage.path / stage.leftover, ignore_errors=True)
+        write_file(task.path / _DONE, json.dumps(record, indent=2, default=str), overwrite=True)
+        _begun_file(task).unlink(missing_ok=True)
+        if task.scratch:
+            shutil.rmtree(task.path / task.scratch, ignore_errors=True)
 
-    def _begin(self, stage: Stage) -> tuple[bool, float]:
-        """Whether there is a part to go on with, and the seconds it took; removes one that used other results."""
-        begun = read_json(_begun(stage))
-        if stage.path.exists() and (stage.done() or (begun and stage.used(begun) != stage.need_ids())):
-            shutil.rmtree(stage.path)
-        goes_on = stage.path.exists()
-        before = float(begun.get("seconds", 0.0)) if goes_on else 0.0
-        self._write_begun(stage, before)
-        return goes_on, before
+    def _begin(self, task: Task) -> tuple[bool, float]:
+        """Whether there is an unfinished result to continue from, and the seconds it took so far.
 
-    def _write_begun(self, stage: Stage, seconds: float) -> None:
-        record = {"needs": stage.need_ids(), "seconds": seconds}
-        write_file(_begun(stage), json.dumps(record).encode(), overwrite=True)
+        Removes a finished result that is no longer valid, and an unfinished one that has read other results.
+        """
+        begun = _read_json(_begun_file(task))
+        if task.path.exists() and (task.record() or (begun and begun["needs"] != task.need_ids())):
+            shutil.rmtree(task.path)
+        is_resumed = task.path.exists()
+        seconds = float(begun.get("seconds", 0.0)) if is_resumed else 0.0
+        self._write_begun(task, seconds)
+        return is_resumed, seconds
+
+    def _write_begun(self, task: Task, seconds: float) -> None:
+        record = {"needs": task.need_ids(), "seconds": seconds}
+        write_file(_begun_file(task), json.dumps(record), overwrite=True)
 
     def paces(self) -> dict[str, float]:
-        """Seconds per unit of work, as measured by the stages that were made here in one go."""
-        total: dict[str, tuple[float, float]] = {}
-        for path in sorted(self.folder.glob(f"*/{DONE}")):
-            done = read_json(path)
-            work = done.get("work", {})
-            if work.get("amount") and not done.get("resumed") and not done.get("diverged"):
-                seconds, amount = total.get(work["unit"], (0.0, 0.0))
-                total[work["unit"]] = seconds + done["seconds"], amount + work["amount"]
-        return {unit: seconds / amount for unit, (seconds, amount) in total.items()}
-
-    def preparing(self, source: str, config: PrepareRecipe | None = None) -> Stage:
-        """The data folder of a corpus, as a stage."""
-        config, path = config or PrepareRecipe(), Path(source)
-        content = {"content": digest_of(path)} if path.is_file() else {}
-        made_from = {"source": source, "recipe": to_tree(config), **content, **revision("data")}
-        return self.planned(f"data-{path.name}", made_from, lambda path: _prepare(source, path, config, self.notify))
-
-    def training(
-        self,
-        name: str,
-        data: Path,
-        backbone: str | Path,
-        settings: Mapping[str, Any],
-        *,
-        needs: Sequence[Stage] = (),
-        work: Work | None = None,
-    ) -> Stage:
-        """The run folder of a training, as a stage; the settings are those of a recipe, by dotted names."""
-        given = {**settings, "data": data, "out": "run", "model.backbone": backbone}
-        recipe = _recipe(tuple(as_overrides(given)))
-        tree = to_tree(recipe)
-        made_from = {**tree, "data": data.name, "out": "", "backbone": str(backbone).removeprefix(f"{self.folder}/")}
-        made_from["model"] = {name: value for name, value in tree["model"].items() if (name, value) not in _UNWRITTEN}
-        del made_from["model"]["backbone"]
-        made_from |= {**self._weights(backbone), **revision("training")}
-        make = partial(self._train, recipe)
-        return self.planned(name, made_from, make, needs, work, leftover="checkpoints")
-
-    def _weights(self, backbone: str | Path) -> dict[str, str]:
-        """What a backbone on this disk holds; a stage's is known by its name."""
-        folder = shipped_folder() if backbone == SHIPPED else Path(backbone)
-        if backbone == MINI or folder.is_relative_to(self.folder) or not folder.is_dir():
-            return {}
-        files = sorted(path for path in folder.iterdir() if path.is_file())
-        return {"weights": _digest_of_all(tuple((path, path.stat().st_mtime_ns) for path in files))}
-
-    def _train(self, recipe: TrainRecipe, path: Path) -> None:
-        placed = replace(recipe, out=str(path))
-        try:
-            train(placed, resume=(path / "recipe.yaml").is_file(), callbacks=self._callbacks)
-        except (TrainingError, DivergedError) as error:
-            if recipe.method != "mle" and isinstance(error, DivergedError):
-                raise Diverged(f"{path.name} diverged: {str(error).partition(';')[0]}") from error
-            raise TrainingError(
-                f"{error}; what is made is kept, and the command that began this goes on there"
-            ) from error
+        """Seconds per unit of work, measured by the tasks here that ran without an interruption."""
+        totals: dict[str, tuple[float, float]] = {}
+        for path in sorted(self.folder.glob(f"*/{_DONE}")):
+            record = _read_json(path)
+            work = record.get("work", {})
+            if work.get("amount") and not record.get("resumed") and not record.get("diverged"):
+                seconds, amount = totals.get(work["unit"], (0.0, 0.0))
+                totals[work["unit"]] = seconds + record["seconds"], amount + work["amount"]
+        return {unit: seconds / amount for unit, (seconds, amount) in totals.items()}
 
 
-def _begun(stage: Stage) -> Path:
-    """What is known about an unfinished stage; beside its folder, which has to be empty at the start."""
-    return stage.path.with_name(f"{stage.name}.begun.json")
+def _begun_file(task: Task) -> Path:
+    return task.path.with_name(f"{task.name}.begun.json")
 
 
-def digest_of(path: Path) -> str:
-    """Of a file's content."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
+def _read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty if the file is missing or damaged."""
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return tree if isinstance(tree, dict) else {}
 
 
-@cache
-def _digest_of_all(files: tuple[tuple[Path, int], ...]) -> str:
-    """Of files, each given with the time of its last change."""
-    text = json.dumps([(path.name, digest_of(path)) for path, _ in files])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def machine() -> dict[str, str]:
+    """The hardware and software that decide how fast this process is, and how its arithmetic rounds."""
+    import torch
 
-
-@cache
-def _recipe(settings: tuple[str, ...]) -> TrainRecipe:
-    """Checking a recipe takes a moment, and a plan asks for the same ones again and again."""
-    return load_recipe(TrainRecipe, None, settings)
-
-
-def _prepare(source: str, path: Path, config: PrepareRecipe, notify: Notify) -> None:
-    prepare([source], path, config, overwrite=True, notify=notify)
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.is_file() else []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return {
+        "processor": next(models, platform.processor() or platform.machine()),
+        "cores": f"{os.cpu_count()} cores, {torch.get_num_threads()} threads",
+        "device": torch.cuda.get_device_name(0) if torch.cuda.is_available() else "no GPU",
+        "system": platform.platform(terse=True),
+        "python": f"Python {platform.python_version()}",
+        "torch": f"torch {torch.__version__}",
+    }

@@ -1,4 +1,4 @@
-"""What there is to reproduce. A new table is a file in `experiments/` and a line here."""
+"""What there is to reproduce. A new table or figure is one file in this folder and one line here."""
 
 import difflib
 import importlib
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from polyreply.errors import PolyReplyError
 
 if TYPE_CHECKING:
+    from polyreply.experiments.cache import Task
     from polyreply.experiments.result import Findings
-    from polyreply.experiments.stage import Stage
-    from polyreply.experiments.systems import Lab
+    from polyreply.experiments.systems import Systems
 
 TITLES = {
     "table-em": "EM variants: beam search, Soft-EM, Hard-EM, EqRandom, EqHard-EM, and our EqSoft-EM",
@@ -25,32 +25,32 @@ TITLES = {
     "table-architecture": "Multi-adapter against multi-decoder: parameters and BLEU2-F",
     "figure-scaling": "Beam search against the multi-decoder model for several K",
     "figure-bound": "The theorem: deviation from 1/K on unseen samples against what it allows",
-    "table-starvation": "When Hard-EM starves, and EqHard-EM from the same beginning (beyond the paper)",
+    "table-starvation": "When Hard-EM starves, and EqHard-EM from the same initialisation (beyond the paper)",
     "table-settings": "EqHard-EM with one setting changed at a time (beyond the paper)",
     "table-ours": "Recipes of ours against EqHard-EM (beyond the paper)",
     "mode-recovery": "Whether the decoders find the ten acts of smalltalk (beyond the paper)",
 }
-"""Every experiment with what it shows, in the order they are best run: later ones use stages of earlier ones."""
+"""Every experiment and what it shows, in the best order to run them: later ones reuse results of earlier ones."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table or figure: the stages it stands on, and what it makes of them."""
+    """A table or figure: the tasks it is based on, and what it reports about their results."""
 
-    needs: "Callable[[Lab], Sequence[Stage]]"
-    """For the plan: every stage that takes time. Makes none of them."""
-    report: "Callable[[Lab, Path], Findings]"
-    """Makes what is missing, writes its pictures to the folder, and tells what was found."""
+    tasks: "Callable[[Systems], Sequence[Task]]"
+    """For the plan: every task that takes time. Computes nothing."""
+    report: "Callable[[Systems, Path], Findings]"
+    """Compute what is missing, write pictures to the folder, and return what was found."""
     has_all_seeds: bool = False
-    """Whether it is made with the preset's `seeds` or with its `other_seeds`."""
+    """Whether it has the preset's `seeds`; otherwise its `other_seeds`."""
     shows_texts: bool = False
     """Whether its result holds texts of the data, which not every licence allows to publish."""
-    origin: "Callable[[Lab], Mapping[str, Any]]" = lambda lab: lab.origin()
-    """Where its numbers come from (data, split, seeds), if that is not what the lab says."""
+    origin: "Callable[[Systems], Mapping[str, Any]]" = lambda systems: systems.origin()
+    """Where its numbers come from: data, split and seeds."""
 
-    def lab(self, lab: "Lab") -> "Lab":
-        """The lab with the seeds it is made with."""
-        return lab if self.has_all_seeds else lab.with_seeds(lab.preset.other_seeds)
+    def with_its_seeds(self, systems: "Systems") -> "Systems":
+        """The systems with the seeds that this experiment has."""
+        return systems if self.has_all_seeds else systems.with_seeds(systems.preset.other_seeds)
 
 
 def experiment(name: str) -> Experiment:
@@ -62,7 +62,7 @@ def experiment(name: str) -> Experiment:
 
 
 def check_name(name: str) -> None:
-    """Raises unless there is such an experiment."""
+    """Raise unless there is an experiment of that name."""
     if name not in TITLES:
         near = difflib.get_close_matches(name, TITLES, 1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(TITLES)}"

@@ -1,4 +1,4 @@
-"""What the paper claims, as small functions over numbers: each holds, does not hold, or was not measured."""
+"""Claims as small functions over numbers: each holds, does not hold, or was not measured."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -10,36 +10,36 @@ from polyreply.metrics.registry import direction, label
 
 Outcome = Literal["holds", "holds, not significantly", "does not hold", "not measured"]
 _DECIMALS = 2
-"""Numbers that are equal when shown are equal."""
+"""Numbers that look equal in a table count as equal."""
 _ZERO = 1e-9
-"""BLEU without a common n-gram is not quite 0."""
+"""BLEU without a common n-gram is slightly above 0."""
 _ALPHA = 0.05
 _LEAST = 0.001
-"""P-values below it are told so."""
+"""P-values below it are reported as such."""
 _PAIRWISE, _IDENTICAL = "pairwise_bleu", "identical"
 Judged = tuple[bool | None, str]
-"""Whether a claim holds (None: the numbers cannot tell), and by which of them."""
+"""Whether a claim holds (None: the numbers do not decide it), and the numbers."""
 Judge = Callable[[Numbers], Judged]
-"""Judges by numbers; a KeyError: one is missing."""
+"""Judges by the numbers of all systems; a KeyError means that one is missing."""
 
 
 @dataclass(frozen=True)
 class Significance:
-    """What a test says of the difference between two systems in a number."""
+    """How sure the difference between two systems in a number is."""
 
     p_value: float
-    """How likely luck with the contexts alone gives such a difference."""
+    """Probability that chance, in the choice of contexts, gives such a difference."""
     seeds_agree: bool = True
-    """Whether it points the same way with every seed."""
+    """Whether the same system is ahead with every seed."""
 
 
 Test = Callable[[str, str, str], Significance | None]
-"""Tests two systems in a number; None where it cannot be tested."""
+"""Tests two systems in a number; None where that is impossible."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper that numbers can confirm."""
+    """A statement, of the paper or ours, that numbers can confirm."""
 
     text: str
     source: str
@@ -48,41 +48,34 @@ class Claim:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a claim."""
+    """The outcome of a claim."""
 
     text: str
     source: str
     outcome: Outcome
     ours: str
-    """Our numbers for it."""
+    """Our numbers."""
     paper: str
-    """The paper's, where it has them."""
+    """The paper's numbers, where it has them."""
 
 
 def check(
     claims: Sequence[Claim], ours: Numbers, paper: Numbers | None = None, test: Test | None = None
 ) -> list[Verdict]:
-    """Judges each claim by our numbers, and puts the paper's own beside them. Who is best is tested, if that can be."""
+    """Judge each claim by our numbers, next to the paper's own. A claim to be the best is tested, if possible."""
     verdicts = []
     for claim in claims:
-        holds, told = _judged(claim, ours)
+        holds, text = _judge(claim, ours)
         outcome: Outcome = "not measured" if holds is None else "holds" if holds else "does not hold"
-        if holds and test and isinstance(claim.judge, Best) and (tested := _tested(claim.judge, ours, test)):
-            told += f"; p = {tested.p_value:.3f}" if tested.p_value >= _LEAST else f"; p < {_LEAST:g}"
-            told += "" if tested.seeds_agree else "; not with every seed"
+        if holds and test and isinstance(claim.judge, Best) and (tested := claim.judge.tested(ours, test)):
+            text += f"; p = {tested.p_value:.3f}" if tested.p_value >= _LEAST else f"; p < {_LEAST:g}"
+            text += "" if tested.seeds_agree else "; not with every seed"
             outcome = "holds" if tested.p_value < _ALPHA and tested.seeds_agree else "holds, not significantly"
-        verdicts.append(Verdict(claim.text, claim.source, outcome, told, _judged(claim, paper or {})[1]))
+        verdicts.append(Verdict(claim.text, claim.source, outcome, text, _judge(claim, paper or {})[1]))
     return verdicts
 
 
-def _tested(best: "Best", numbers: Numbers, test: Test) -> Significance | None:
-    """Whoever is best has to beat each of the others: the largest p-value counts, and all seeds against all of them."""
-    tests = (test(best.system, rival, best.number) for rival in best.rivals(numbers))
-    found = [one for one in tests if one]
-    return Significance(max(one.p_value for one in found), all(one.seeds_agree for one in found)) if found else None
-
-
-def _judged(claim: Claim, numbers: Numbers) -> Judged:
+def _judge(claim: Claim, numbers: Numbers) -> Judged:
     try:
         return claim.judge(numbers)
     except KeyError:
@@ -93,50 +86,53 @@ def corrected(test: Test, tries: int) -> Test:
     """The test for the best of several that were tried: p-values times their number, at most 1 (Bonferroni)."""
 
     def corrected_test(system: str, other: str, number: str) -> Significance | None:
-        found = test(system, other, number)
-        return found and replace(found, p_value=min(1.0, found.p_value * tries))
+        significance = test(system, other, number)
+        return significance and replace(significance, p_value=min(1.0, significance.p_value * tries))
 
     return corrected_test
 
 
 @dataclass(frozen=True)
 class Best:
-    """The judge of whether a system has the best (or the worst) value of a number among some.
-
-    Those that were not measured do not count.
-    """
+    """Judges whether a system has the best (or the worst) value of a number among several that were measured."""
 
     system: str
     number: str
     among: Sequence[str]
     sign: int
-    """1 where the system's value is to be the highest, -1 for the lowest."""
+    """1 if its value should be the highest, -1 if it should be the lowest."""
 
     def __call__(self, numbers: Numbers) -> Judged:
-        """Judges by numbers."""
+        """Judge by the numbers of all systems."""
         rivals = self.rivals(numbers)
         own, other = numbers[self.system][self.number], numbers[rivals[0]][self.number]
-        told = f"{own:.2f}; of the others {rivals[0]}, {other:.2f}"
-        return _firm(numbers, (self.system, *rivals), self.number, self._leads, told)
+        text = f"{own:.2f}; of the others {rivals[0]}, {other:.2f}"
 
-    def _leads(self, own: float, *others: float) -> bool:
-        return all(_sign(self.sign * (own - other)) > 0 for other in others)
+        def leads(own: float, *others: float) -> bool:
+            return all(_sign(self.sign * (own - other)) > 0 for other in others)
+
+        return _firm(numbers, (self.system, *rivals), self.number, leads, text)
+
+    def tested(self, numbers: Numbers, test: Test) -> Significance | None:
+        """The significance of its lead over each of the others together: the largest p-value, and all seeds."""
+        tests = [one for rival in self.rivals(numbers) if (one := test(self.system, rival, self.number))]
+        return Significance(max(one.p_value for one in tests), all(one.seeds_agree for one in tests)) if tests else None
 
     def rivals(self, numbers: Numbers) -> list[str]:
         """The others that have the number, the best of them first."""
-        found = [name for name in self.among if name != self.system and self.number in numbers.get(name, {})]
-        if not found:
+        others = [name for name in self.among if name != self.system and self.number in numbers.get(name, {})]
+        if not others:
             raise KeyError("nothing to compare with")
-        return sorted(found, key=lambda name: -self.sign * numbers[name][self.number])
+        return sorted(others, key=lambda name: -self.sign * numbers[name][self.number])
 
 
 def best(system: str, number: str, among: Sequence[str]) -> Best:
-    """The system has the best value of a number among these."""
+    """Judges whether a system has the best value of a number among these."""
     return Best(system, number, among, direction(number))
 
 
 def worst(system: str, number: str, among: Sequence[str]) -> Best:
-    """The system has the worst value of a number among these."""
+    """Judges whether a system has the worst value of a number among these."""
     return Best(system, number, among, -direction(number))
 
 
@@ -145,23 +141,23 @@ def _sign(difference: float) -> int:
     return (shown > 0) - (shown < 0)
 
 
-def _firm(numbers: Numbers, systems: Sequence[str], number: str, holds: Callable[..., bool], told: str) -> Judged:
-    """Whether a claim about a number of some systems holds; None where identical replies could turn it round.
+def _firm(numbers: Numbers, systems: Sequence[str], number: str, holds: Callable[..., bool], text: str) -> Judged:
+    """Whether a claim about a number of some systems holds; None where identical replies could reverse it.
 
     Pairwise-BLEU does not see equal replies of under four tokens. If it did, it would be higher by at most the share of
-    identical pairs: a claim has to hold with and without them. Those of the first two systems are told.
+    identical pairs, so a claim has to hold with and without them. The text gets those of the first two systems.
     """
     values: list[tuple[float, ...]] = [(numbers[name][number],) for name in systems]
     if number == _PAIRWISE and all(_IDENTICAL in numbers[name] for name in systems):
         same = [numbers[name][_IDENTICAL] for name in systems]
         values = [(*value, value[0] + share) for value, share in zip(values, same, strict=True)]
-        told += f"; identical pairs {' against '.join(f'{share:.2f} %' for share in same[:2])}"
+        text += f"; identical pairs {' against '.join(f'{share:.2f} %' for share in same[:2])}"
     outcomes = {holds(*chosen) for chosen in itertools.product(*values)}
-    return (outcomes.pop(), told) if len(outcomes) == 1 else (None, f"{told}, which could turn it round")
+    return (outcomes.pop(), text) if len(outcomes) == 1 else (None, f"{text}, which could reverse it")
 
 
 def times(system: str, other: str, number: str, *, at_least: float = 0.0, at_most: float = float("inf")) -> Judge:
-    """The ratio of a number of two systems lies within limits. Two that are shown as 0 have none."""
+    """Judges whether the ratio of a number of two systems is within limits; two zeros have no ratio."""
 
     def ratio(one: float, two: float) -> float:
         return one / two if two > _ZERO else float("inf")
@@ -170,50 +166,50 @@ def times(system: str, other: str, number: str, *, at_least: float = 0.0, at_mos
         one, two = numbers[system][number], numbers[other][number]
         if not round(one, _DECIMALS) and not round(two, _DECIMALS):
             return None, "both are 0"
-        told = f"{one:.2f} against {two:.2f}: {ratio(one, two):.2f}×"
-        return _firm(numbers, (system, other), number, lambda *both: at_least <= ratio(*both) <= at_most, told)
+        text = f"{one:.2f} against {two:.2f}: {ratio(one, two):.2f}×"
+        return _firm(numbers, (system, other), number, lambda *both: at_least <= ratio(*both) <= at_most, text)
 
     return judge
 
 
 def over(system: str, other: str, number: str) -> Judge:
-    """A number of one system is higher than that of another; with itself there is nothing to compare."""
+    """Judges whether a number of one system is higher than that of another."""
 
     def judge(numbers: Numbers) -> Judged:
         if system == other:
             return None, ""
-        told = f"{numbers[system][number]:.2f} against {numbers[other][number]:.2f}"
-        return _firm(numbers, (system, other), number, lambda one, two: _sign(one - two) > 0, told)
+        text = f"{numbers[system][number]:.2f} against {numbers[other][number]:.2f}"
+        return _firm(numbers, (system, other), number, lambda one, two: _sign(one - two) > 0, text)
 
     return judge
 
 
 def within(system: str, number: str, *, at_least: float = float("-inf"), at_most: float = float("inf")) -> Judge:
-    """A number of a system lies within limits."""
+    """Judges whether a number of a system is within limits."""
 
     def judge(numbers: Numbers) -> Judged:
-        told = f"{numbers[system][number]:.4g}"
-        return _firm(numbers, [system], number, lambda value: at_least <= value <= at_most, told)
+        text = f"{numbers[system][number]:.4g}"
+        return _firm(numbers, [system], number, lambda value: at_least <= value <= at_most, text)
 
     return judge
 
 
 def directions(ours: Numbers, paper: Numbers, baseline: str, numbers: Sequence[str]) -> list[str]:
-    """Where ours and the paper's agree in direction, and where not: each system against the baseline, each number."""
+    """Where our differences from the baseline have the paper's direction and where not, for each system and number."""
     agree, differ = 0, dict[str, list[str]]()
     for system in (name for name in paper if name != baseline and name in ours):
         for number in numbers:
-            if not all(number in found for found in (ours[system], ours.get(baseline, {}), paper[system])):
+            if not all(number in row for row in (ours[system], ours.get(baseline, {}), paper[system])):
                 continue
-            gaps = (found[system][number] - found[baseline][number] for found in (ours, paper))
-            here, there = (round(gap, _DECIMALS) + 0.0 for gap in gaps)  # and no -0.0
+            gaps = (source[system][number] - source[baseline][number] for source in (ours, paper))
+            here, there = (round(gap, _DECIMALS) + 0.0 for gap in gaps)  # + 0.0: not -0.0
             if (here > 0, here < 0) == (there > 0, there < 0):
                 agree += 1
             else:
-                told = f"{label(number)} ({here:+.2f} here, {there:+.2f} in the paper)"
-                differ.setdefault(system, []).append(told)
+                text = f"{label(number)} ({here:+.2f} here, {there:+.2f} in the paper)"
+                differ.setdefault(system, []).append(text)
     total = agree + sum(map(len, differ.values()))
     if not total:
         return ["Nothing to compare with the paper was measured."]
     summary = f"Against {baseline}, {agree} of {total} differences have the paper's direction."
-    return [summary, *(f"Another direction than in the paper, {name}: {', '.join(differ[name])}." for name in differ)]
+    return [summary, *(f"Opposite direction to the paper, {name}: {', '.join(differ[name])}." for name in differ)]

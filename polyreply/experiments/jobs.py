@@ -1,7 +1,7 @@
-"""Several stages at once, each in a process of its own as soon as all it stands on is there.
+"""Several tasks at once, each in its own process as soon as the tasks it needs are done.
 
-Small models gain little from a second thread and much from a second process: what needs hours of one core is done in
-about half the time by two. The stages are the same: whoever interrupts it may go on with another number of jobs.
+Small models gain little from a second thread and much from a second process: two jobs take about half the time of one.
+The tasks and their results are the same, so an interrupted run may continue with another number of jobs.
 """
 
 import multiprocessing
@@ -9,141 +9,130 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
-from functools import cache
+from functools import cache as cached
 from multiprocessing.synchronize import Event
 
-from polyreply.errors import PolyReplyError
-from polyreply.experiments.cache import Diverged
-from polyreply.experiments.plan import Plan, duration
-from polyreply.experiments.run import Order, open_lab, plan_for
-from polyreply.experiments.stage import Stage
-from polyreply.experiments.systems import Lab
+from polyreply.errors import DivergedError, PolyReplyError
+from polyreply.experiments.cache import Task
+from polyreply.experiments.plan import duration
+from polyreply.experiments.run import Request, open_systems, plan_for
+from polyreply.experiments.systems import Systems
 from polyreply.progress import Notify
 
-_Running = dict[Future[str], Stage]
-_LOOK = 1.0
-"""Seconds between looks at whether a process should end."""
-_is_told_to_end = threading.Event()
+_POLL_SECONDS = 1.0
+"""How often a process looks whether it should end."""
+_is_ending = threading.Event()
 
 
-def make_at_once(names: Sequence[str], order: Order, jobs: int, notify: Notify) -> None:
-    """Makes the missing stages of some experiments, so many at once; not those that are timed, which run alone.
+def run_jobs(names: Sequence[str], request: Request, jobs: int, notify: Notify) -> None:
+    """Run the missing tasks of some experiments, `jobs` at once; not those that measure time, which run alone later.
 
-    What fails does not stop the others: errors are raised when nothing else can be made.
+    A failure does not stop the other tasks: errors are raised when nothing else can run.
     """
-    lab, running, failed = open_lab(order, is_plan=True), _Running(), dict[str, str]()
-    context = multiprocessing.get_context("spawn")
-    leave = context.Event()
-    with ProcessPoolExecutor(jobs, context, _begin, (jobs, leave)) as pool:
+    systems, running, errors = open_systems(request, is_plan=True), dict[Future[str], Task](), dict[str, str]()
+    processes = multiprocessing.get_context("spawn")
+    stop = processes.Event()
+    with ProcessPoolExecutor(jobs, processes, _start_process, (jobs, stop)) as pool:
         try:
-            while found := _next(plan_for(lab, names), running, failed, jobs):
-                plan, ready = found
-                for stage in ready:
-                    running[pool.submit(_make, order, tuple(names), stage.name)] = stage
-                    notify(f"{stage.name} begins, {len(plan.missing)} stages are missing", 0.0)
-                for stage in _collect(running, failed):
-                    notify(f"{stage.name} {_told(stage, failed)}", 1.0)
+            while True:
+                missing = plan_for(systems, names).missing  # again each time: a diverged training changes it
+                busy = {task.name for task in running.values()} | errors.keys()
+                ready = [task for task in ready_tasks(missing) if task.name not in busy]
+                if not ready and not running:
+                    break
+                for task in ready[: jobs - len(running)]:
+                    running[pool.submit(_run_task, request, tuple(names), task.name)] = task
+                    notify(f"{task.name} starts, {len(missing)} tasks are missing", 0.0)
+                finished, _ = wait(running, return_when=FIRST_COMPLETED)
+                results = [(future, future.result()) for future in finished]  # raises if a process died
+                for future, error in results:
+                    task = running.pop(future)
+                    if error:
+                        errors[task.name] = error
+                    notify(f"{task.name} {_outcome(task, error)}", 1.0)
         except BrokenExecutor as error:
-            unfinished = ", ".join(stage.name for stage in running.values())
+            unfinished = ", ".join(task.name for task in running.values())
             raise PolyReplyError(
-                f"a process died while it made one of {unfinished}, perhaps for want of memory; what is made is kept: "
+                f"a process died while it ran one of {unfinished}, perhaps for lack of memory; finished work is kept: "
                 "run the same command again, perhaps with fewer --jobs"
             ) from error
         except BaseException:
-            leave.set()  # trainings save their last step before they do
+            stop.set()  # trainings save their last step before they end
             raise
-    if failed:
-        raise PolyReplyError("; ".join(failed.values()))
+    if errors:
+        raise PolyReplyError("; ".join(errors.values()))
 
 
-def _next(plan: Plan, running: _Running, failed: Collection[str], jobs: int) -> tuple[Plan, list[Stage]] | None:
-    """The plan, and the stages to begin with now; None when all is made that can be."""
-    busy = {stage.name for stage in running.values()} | set(failed)
-    ready = [stage for stage in ready_stages(plan.missing) if stage.name not in busy]
-    return (plan, ready[: jobs - len(running)]) if ready or running else None
+def _outcome(task: Task, error: str) -> str:
+    if error:
+        return "failed; the other tasks continue, and the error is reported at the end"
+    return "diverged" if task.diverged else f"is done, {duration(task.seconds)}"
 
 
-def ready_stages(missing: Iterable[Stage]) -> list[Stage]:
-    """Those that can be made now: all they stand on and are chosen by is there, and no longer waits for a choice."""
-    return [stage for stage in missing if not stage.is_timed and _is_ready(stage)]
+def ready_tasks(missing: Iterable[Task]) -> list[Task]:
+    """The tasks that can run now, except for those that have to run alone."""
+    return [task for task in missing if not task.runs_alone and _is_ready(task)]
 
 
-def _is_ready(stage: Stage) -> bool:
-    if any(map(_waits, stage.needs)) or (stage.is_provisional and not stage.is_trial):
+def _is_ready(task: Task) -> bool:
+    """Whether all it needs and is chosen by is done, usable, and can no longer be replaced by another choice."""
+    if any(map(_is_undecided, task.needs)) or (task.is_provisional and not task.is_trial):
         return False
-    if any(need.diverged for need in stage.needs):  # since the plan was made
+    if any(need.diverged for need in task.needs):  # since the plan was made
         return False
-    return all(other.is_made for other in (*stage.needs, *(() if stage.is_trial else stage.choices)))
+    return all(other.is_done for other in (*task.needs, *(() if task.is_trial else task.trials)))
 
 
-def _waits(stage: Stage) -> bool:
-    """Whether it, or something it stands on, may give way to another."""
-    return stage.is_provisional or any(map(_waits, stage.needs))
+def _is_undecided(task: Task) -> bool:
+    return task.is_provisional or any(map(_is_undecided, task.needs))
 
 
-def _collect(running: _Running, failed: dict[str, str]) -> list[Stage]:
-    """Waits until a stage is done, and notes what went wrong; the stages that are made or failed."""
-    done, _ = wait(running, return_when=FIRST_COMPLETED)
-    results = [(future, future.result()) for future in done]  # raises if a process died, with all that ran still noted
-    found = [(running.pop(future), error) for future, error in results]
-    failed |= {stage.name: error for stage, error in found if error}
-    return [stage for stage, _ in found]
+# In the processes
 
 
-def _told(stage: Stage, failed: Collection[str]) -> str:
-    if stage.name in failed:
-        return "failed; the rest goes on, and what went wrong is told at the end"
-    return "diverged" if stage.diverged else f"is made, {duration(stage.seconds())}"
-
-
-def _begin(jobs: int, leave: Event) -> None:
-    """In a new process: its share of the threads. It ends when it is told to, or with the process that began it."""
+def _start_process(jobs: int, stop: Event) -> None:
+    """Take a share of the threads, and end when asked to or with the process that started this one."""
     import torch
 
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        while parent is not None and parent.is_alive() and not stop.wait(_POLL_SECONDS):
+            pass
+        _is_ending.set()
+        os.kill(os.getpid(), signal.SIGTERM)
+
     torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever has nothing to do has nothing to interrupt
-    threading.Thread(target=_end, args=(leave,), daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an idle process has nothing to interrupt
+    threading.Thread(target=watch, daemon=True).start()
 
 
-def _end(leave: Event) -> None:
-    parent = multiprocessing.parent_process()
-    while parent is not None and parent.is_alive() and not leave.wait(_LOOK):
-        pass
-    _is_told_to_end.set()
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _make(order: Order, names: Sequence[str], name: str) -> str:
-    """In a process of its own: makes a stage; what went wrong, or nothing. A training that diverged is a result."""
+def _run_task(request: Request, names: Sequence[str], name: str) -> str:
+    """Run a task by its name; the error, or an empty text. A training that diverges is a result, not an error."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        lab = _lab(order)
-        found = [stage for stage in plan_for(lab, names).missing if stage.name == name]
-        if not found:
+        systems = _systems(request)
+        task = next((task for task in plan_for(systems, names).missing if task.name == name), None)
+        if task is None:
             return f"{name}: expected it in the plan, found that the data has changed meanwhile; run the command again"
-        _make_stage(lab, found[0])
+        try:
+            systems.cache.get(task)
+        except DivergedError:
+            if not task.diverged:
+                raise
     except (PolyReplyError, OSError) as error:
         return f"{name}: {error}"
     except Exception as error:
         traceback.print_exc()
         return f"{name}: {type(error).__name__}: {error}"
     finally:
-        if _is_told_to_end.is_set():
+        if _is_ending.is_set():
             os._exit(1)  # a training has saved its last step by now
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     return ""
 
 
-def _make_stage(lab: Lab, stage: Stage) -> None:
-    try:
-        lab.workshop.make(stage)
-    except Diverged:
-        if not stage.diverged:
-            raise
-
-
-@cache
-def _lab(order: Order) -> Lab:
-    return open_lab(order, is_plan=True)
+@cached
+def _systems(request: Request) -> Systems:
+    return open_systems(request, is_plan=True)

@@ -6,10 +6,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from polyreply.metrics.registry import PAPER_NUMBERS
+from polyreply.metrics import PAPER_NUMBERS
 
 Numbers = Mapping[str, Mapping[str, float]]
-"""For each system its numbers by name."""
+"""For each system its numbers by their names."""
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,12 @@ class Published:
 
 
 def _nine(rows: str) -> dict[str, dict[str, float]]:
-    """Lines of a name, a colon and the nine numbers in the paper's order."""
-    found = {}
+    """Parse lines of a name, a colon and the nine numbers in the paper's order."""
+    numbers = {}
     for line in rows.strip().splitlines():
         name, _, values = line.strip().rpartition(":")
-        found[name] = dict(zip(PAPER_NUMBERS, map(float, values.split()), strict=True))
-    return found
+        numbers[name] = dict(zip(PAPER_NUMBERS, map(float, values.split()), strict=True))
+    return numbers
 
 
 _WEIBO, _SUBTITLES = "Weibo", "OpenSubtitles"

@@ -1,20 +1,16 @@
-"""Pictures of the experiments: panels of bars, of lines, and maps. Equal data give equal files."""
+"""Pictures of the experiments: panels of bars, panels of lines, and maps of shares."""
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from polyreply.files import write_file
-from polyreply.plots import check_plot, font_families
-
-COLOURS = ("#1f4e9c", "#c8441b", "#00795a", "#8d3f8f", "#8a5a00", "#007a8c")
+from polyreply.plots import COLOURS, font_families, new_figure, save, style
 
 
 @dataclass(frozen=True)
 class Bars:
-    """A panel of bars: one for each decoder, or place in a beam."""
+    """A panel of bars: one for each decoder, or each rank of a beam."""
 
     title: str
     values: Sequence[float]
@@ -44,14 +40,14 @@ class Panel:
     y_axis: str
     lines: Sequence[Line]
     log: bool = False
-    """Both axes by factors."""
+    """Whether both axes are logarithmic."""
     ticks: Sequence[float] = ()
-    """Of the x axis; empty: as matplotlib likes."""
+    """Of the x axis; empty: matplotlib chooses."""
 
 
 def draw_bars(rows: Sequence[Sequence[Bars]], path: Path) -> None:
-    """Rows of panels; panels of one column share their y axis."""
-    figure = _figure(path, (4.0 * len(rows[0]), 2.9 * len(rows)))
+    """Draw rows of panels; panels of one column share their y axis."""
+    figure = new_figure(4.0 * len(rows[0]), 2.9 * len(rows))
     panels = figure.subplots(len(rows), len(rows[0]), sharey="col", squeeze=False)
     fonts = font_families([bars.title for row in rows for bars in row])
     tops = [max(max(bars.values, default=0.0) for bars in column) for column in zip(*rows, strict=True)]
@@ -62,13 +58,13 @@ def draw_bars(rows: Sequence[Sequence[Bars]], path: Path) -> None:
             axes.set_xlabel(bars.axis, fontsize=9)
             axes.set_xticks(range(len(bars.values)))
             axes.set_ylim(0, max(1.0, 1.05 * top))
-            _dress(axes)
+            style(axes)
     save(figure, path)
 
 
 def draw_lines(panels: Sequence[Panel], path: Path) -> None:
-    """Panels of lines, side by side."""
-    figure = _figure(path, (5.6 * len(panels), 4.6))
+    """Draw panels of lines side by side."""
+    figure = new_figure(5.6 * len(panels), 4.6)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for place, line in enumerate(panel.lines):
             colour = COLOURS[place % len(COLOURS)]
@@ -76,20 +72,20 @@ def draw_lines(panels: Sequence[Panel], path: Path) -> None:
             if line.low:
                 axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
         if panel.log:
-            _by_factors(axes)
+            _make_logarithmic(axes)
         if panel.ticks:
             axes.set_xticks(panel.ticks)
         axes.set_title(panel.title, loc="left", fontsize=11)
         axes.set_xlabel(panel.x_axis)
         axes.set_ylabel(panel.y_axis)
         axes.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
-        _dress(axes)
+        style(axes)
     save(figure, path)
 
 
 def draw_shares(shares: Mapping[str, Sequence[Sequence[float]]], columns: Sequence[str], path: Path) -> None:
-    """For each name a map of percentages: a row for each decoder, a column for each of the things counted."""
-    figure = _figure(path, (1.2 + 4.4 * len(shares), 4.6))
+    """Draw a map of percentages under each name: a row for each decoder, a column for each thing that is counted."""
+    figure = new_figure(1.2 + 4.4 * len(shares), 4.6)
     for axes, (name, share_KA) in zip(figure.subplots(1, len(shares), squeeze=False)[0], shares.items(), strict=True):
         image = axes.imshow(share_KA, cmap="Blues", vmin=0, vmax=1, aspect="auto")
         axes.set_title(name, loc="left", fontsize=10)
@@ -100,19 +96,8 @@ def draw_shares(shares: Mapping[str, Sequence[Sequence[float]]], columns: Sequen
     save(figure, path)
 
 
-def _figure(path: Path, size: tuple[float, float]) -> Any:
-    """A figure of its own that no window or global state of matplotlib knows of."""
-    check_plot(path)
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _by_factors(axes: Any) -> None:
-    """Logarithmic axes whose marks are plain numbers: 1, 2, 5 and so on."""
+def _make_logarithmic(axes: Any) -> None:
+    """Logarithmic axes whose ticks are plain numbers: 1, 2, 5 and so on."""
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     axes.set_xscale("log")
@@ -121,16 +106,3 @@ def _by_factors(axes: Any) -> None:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axis.set_minor_formatter(NullFormatter())
-
-
-def _dress(axes: Any) -> None:
-    axes.grid(axis="y", color="0.9")
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def save(figure: Any, path: Path) -> None:
-    """Without a version or date in the file."""
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png", dpi=160, metadata={"Software": None})
-    write_file(path, stream.getvalue(), overwrite=True)

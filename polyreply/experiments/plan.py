@@ -1,20 +1,15 @@
-"""What a run would do, and roughly how long that takes.
+"""What a run would compute, and roughly how long that takes.
 
-An estimate is the work of each missing stage (samples × decoders × steps) times the pace of such work: as measured by
-the stages that are there, or else as calibrated once, on one core of a two-core machine, with `mini`'s model.
+The estimate is the work of each missing task (such as samples × decoders × steps) times the pace of such work: measured
+by the tasks that are done, or otherwise calibrated once, on one core of a two-core machine with the model of `mini`.
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from polyreply.experiments.cache import Workshop
-from polyreply.experiments.presets import Preset
-from polyreply.experiments.smalltalk import STAGE_1 as SMALLTALK
-from polyreply.experiments.stage import Stage
-from polyreply.models.backbones import MiniConfig
-from polyreply.models.shipped import SHIPPED
-from polyreply.training.recipe import MINI
+from polyreply.experiments.cache import Cache, Task
 
 _CALIBRATED = {
     "stage 1": 1e-2,
@@ -27,122 +22,79 @@ _CALIBRATED = {
     "speed": 1e-2,
     "bound": 1.5e-3,
     "recovery": 7e-2,
+    "scores": 1e-3,
 }
-"""Seconds of a sample in stage 1, of a sample under one decoder in an EM step, and of one reply: the processor's time
-over 25 updates, 6 EM steps and 320 replies on DailyDialog. The others are assumed: nucleus and diverse-beam cost what
-beam does, `mbr` nine replies, `speed` between beam and decoders for a reply, `bound` the E-step of a sample under one
-decoder, `recovery` ten decoders for a pair or context."""
-_SCORES = 1e-3
-"""Seconds of one reply that is scored, whatever the model; assumed."""
-_SMALL = (MINI, SHIPPED)
-_MINI_SIZE = 4.1e6
-_T5_SMALL_SIZE = 60e6
-_LEAST = 0.5
-"""Seconds of a stage of which nothing else is known: loading a model, reading and writing."""
+"""Seconds per sample in stage 1, per sample and decoder in an EM step, and per reply: processor time over 25 updates, 6
+EM steps and 320 replies on DailyDialog. The others are assumptions: nucleus sampling and diverse beam search cost as
+much as beam search, `mbr` nine replies, `speed` between beam search and decoders per reply, `bound` the E-step of a
+sample under one decoder, `recovery` ten decoders per pair or context, `scores` a millisecond per reply."""
+_LEAST_SECONDS = 0.5
+"""Any task: loading a model, reading and writing."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The stages of an experiment that are missing, in the order they will be made, and how long they may take."""
+class TaskPlan:
+    """The tasks that are missing, each after those it depends on, and how long they may take."""
 
-    missing: list[Stage]
-    made: int
+    missing: list[Task]
+    done: int
     seconds: float
     basis: str
-    """What the estimate rests on."""
+    """What the estimate is based on."""
 
     def seconds_with(self, jobs: int) -> float:
-        """With so many stages at once, as far as there are cores for them."""
+        """The estimate for several tasks at once, as far as there are cores for them."""
         return self.seconds / min(jobs, os.cpu_count() or 1)
 
     def lines(self, jobs: int = 1) -> Iterator[str]:
-        """What to tell before starting; `jobs`: how many stages are made at once."""
-        for kind, stages in _by_kind(self.missing).items():
-            yield f"  {len(stages)} × {kind}" if len(stages) > 1 else f"  {kind}"
-        if self.missing:
-            told = f"{len(self.missing)} stages to do, {self.made} are there"
-            together = f", {jobs} stages at once" if jobs > 1 else ""
-            yield f"{told}; roughly {duration(self.seconds_with(jobs))}{together} ({self.basis})"
-        else:
-            yield f"all {self.made} stages are there"
+        """The plan in words."""
+        for label, count in Counter(task.label for task in self.missing).items():
+            yield f"  {count} × {label}" if count > 1 else f"  {label}"
+        if not self.missing:
+            yield f"all {self.done} tasks are done"
+            return
+        time = f"roughly {duration(self.seconds_with(jobs))}" + (f" with {jobs} tasks at once" if jobs > 1 else "")
+        yield f"{len(self.missing)} tasks to do, {self.done} are done; {time} ({self.basis})"
 
 
-def plan(stages: Iterable[Stage], workshop: Workshop, preset: Preset) -> Plan:
-    """What is missing for these stages. What stands on a training that diverged will never be made."""
-    seen = [stage for stage in with_needs(stages) if not is_lost(stage)]
-    missing = [stage for stage in seen if not stage.is_made]
-    paces = workshop.paces()
-    seconds = sum(_seconds(stage, paces, preset) for stage in missing)
-    basis = "measured on one core of another machine"
-    if any(stage.work.unit in paces for stage in missing):
-        basis = "by what the stages that are there took"
-    elif preset.model.backbone not in _SMALL:
-        basis += " and scaled to T5-small; a GPU takes far less, and was never measured"
-    return Plan(missing, len(seen) - len(missing), seconds, basis)
+def plan_tasks(tasks: Iterable[Task], cache: Cache) -> TaskPlan:
+    """What is missing for these tasks, except for those that a diverged training makes impossible."""
+    possible = [task for task in with_needs(tasks) if not is_impossible(task)]
+    missing = [task for task in possible if not task.is_done]
+    paces = cache.paces()
+    seconds = 0.0
+    for task in missing:
+        work = task.work
+        calibrated = _CALIBRATED.get(work.unit.partition(",")[0], 0.0) * work.model_size
+        seconds += _LEAST_SECONDS + paces.get(work.unit, calibrated) * work.amount
+    basis = "calibrated on one CPU core of another machine, and scaled to the size of the model"
+    if any(task.work.unit in paces for task in missing):
+        basis = "by the time that the finished tasks took"
+    return TaskPlan(missing, len(possible) - len(missing), seconds, basis)
 
 
-def with_needs(stages: Iterable[Stage]) -> list[Stage]:
-    """Stages after all they stand on and are chosen by, each once."""
-    seen: dict[str, Stage] = {}
-    for stage in stages:
-        _visit(stage, seen)
-    return list(seen.values())
+def with_needs(tasks: Iterable[Task]) -> list[Task]:
+    """The tasks and everything they depend on or are chosen by, each once and after its own needs."""
+    ordered: dict[str, Task] = {}
+
+    def visit(task: Task) -> None:
+        if task.name not in ordered:
+            for need in (*task.trials, *task.needs):
+                visit(need)
+            ordered[task.name] = task
+
+    for task in tasks:
+        visit(task)
+    return list(ordered.values())
 
 
-def _visit(stage: Stage, seen: dict[str, Stage]) -> None:
-    if stage.name not in seen:
-        for need in (*stage.choices, *stage.needs):
-            _visit(need, seen)
-        seen[stage.name] = stage
-
-
-def is_lost(stage: Stage) -> bool:
-    """Whether it stands on a training that diverged, and will never be made."""
-    return any((need.is_made and need.diverged) or is_lost(need) for need in stage.needs)
-
-
-def _seconds(stage: Stage, paces: dict[str, float], preset: Preset) -> float:
-    if not stage.work.unit:
-        return _LEAST
-    pace = paces.get(stage.work.unit, _calibrated(stage.work.unit, preset))
-    return _LEAST + pace * stage.work.amount
-
-
-def _calibrated(unit: str, preset: Preset) -> float:
-    """Seconds of a unit of work that was never measured here."""
-    kind, _, model = unit.partition(", ")
-    if kind == "scores":
-        return _SCORES
-    size = _relative_size(preset)
-    if model == "smalltalk":
-        size = _size(MiniConfig(**SMALLTALK["model.mini"]), SMALLTALK["model.vocab_size"])
-    return _CALIBRATED.get(kind, 0.0) * size
-
-
-def _relative_size(preset: Preset) -> float:
-    """Roughly, how much more a token costs than with `mini`'s model: by the weights it goes through."""
-    is_small = preset.model.backbone in _SMALL
-    return _size(preset.model.mini, preset.model.vocab_size) if is_small else _T5_SMALL_SIZE / _MINI_SIZE
-
-
-def _size(mini: MiniConfig, vocab_size: int) -> float:
-    """The weights a token goes through, relative to those of `mini`'s model."""
-    attention = 4 * mini.d_model * mini.num_heads * mini.d_kv
-    feed_forward = 2 * mini.d_model * mini.d_ff
-    encoder = mini.num_layers * (attention + feed_forward)
-    decoder = mini.num_decoder_layers * (2 * attention + feed_forward)
-    return max(0.1, (encoder + decoder + mini.d_model * vocab_size) / _MINI_SIZE)
-
-
-def _by_kind(stages: Iterable[Stage]) -> dict[str, list[Stage]]:
-    found: dict[str, list[Stage]] = {}
-    for stage in stages:
-        found.setdefault(stage.kind, []).append(stage)
-    return found
+def is_impossible(task: Task) -> bool:
+    """Whether it depends on a training that diverged."""
+    return any((need.is_done and need.diverged) or is_impossible(need) for need in task.needs)
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it."""
+    """A time in the unit that suits it."""
     if seconds < 90:
         return f"{seconds:.0f} seconds"
     if seconds < 90 * 60:

@@ -1,7 +1,8 @@
-"""Presets: how large the experiments are. `mini` for two cores, `smoke` for a test, `flan` for a
-real pretrained backbone without a GPU, `paper` for a GPU and a network.
+"""Presets: how large the experiments are.
 
-All experiments of a preset share its data, its stage 1 and its settings, so that systems differ in nothing else.
+`mini` is for two cores, `smoke` for a test, `flan` for a real pretrained backbone without a GPU, `paper` for a GPU and
+a network. All experiments of a preset share its data, its stage 1 and its settings, so that systems differ in nothing
+else.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,26 +24,27 @@ class StageSettings:
     """Updates of stage 1, or EM steps of stage 2: the same number for every method."""
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     validation: ValidationSettings = field(default_factory=ValidationSettings)
-    """Always on the half of valid that is there for choices."""
+    """Always on the selection half of valid."""
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
 
 
 @dataclass(frozen=True)
 class LearningRates:
-    """The learning rates of stage 2 that every method of a family may choose from."""
+    """The learning rates of stage 2: the same choice for every method of a family."""
 
     adapters: tuple[float, ...] = (3e-3,)
-    """Of adapters."""
+    """For adapters."""
     decoders: tuple[float, ...] = (5e-4,)
-    """Of full decoders."""
+    """For full decoders."""
     select: Literal["first", "mixture_nll", "bleu2_f"] = "first"
-    """Take the first; or train each method with all of them on the first seed and take, for all seeds, the one with the
-    best last validation, by the likelihood of the mixture or by BLEU2-F (which needs stage_2.validation.contexts)."""
+    """`first`: take the first. Otherwise train each method with each rate on the first seed, and take for all seeds the
+    rate with the best last validation, by likelihood of the mixture or BLEU2-F (which needs
+    stage_2.validation.contexts)."""
     trial_steps: int | None = None
-    """EM steps of the trainings by which it is chosen; None: as many as stage 2 has, and they serve as results too."""
+    """EM steps of the trainings by which it is chosen; None: as many as stage 2 has, so they serve as results too."""
 
     def problems(self) -> Iterator[str]:
-        """Nothing to choose from."""
+        """Rates that cannot be used."""
         for name in ("adapters", "decoders"):
             if not getattr(self, name):
                 yield f"{name} is empty; name one learning rate or more"
@@ -63,48 +65,48 @@ class SmalltalkSettings:
     e_step_size: int = 320
     """N there."""
     pairs: int = 1000
-    """Held-out pairs that are measured."""
+    """Held-out pairs to measure on."""
     contexts: int = 100
-    """Held-out contexts that are replied to."""
+    """Held-out contexts to reply to."""
     seeds: tuple[int, ...] = (0,)
     """Seeds of every method."""
 
     def problems(self) -> Iterator[str]:
-        """Nothing to train, or the same twice."""
+        """Missing or repeated seeds."""
         yield from _list_problems("seeds", self.seeds, 1)
 
 
 @dataclass(frozen=True)
 class Preset:
-    """What the experiments share."""
+    """The settings that the experiments share."""
 
     language: Literal["auto", "en", "zh"] = "auto"
-    """Decides the metrics' tokenizer (characters for zh) and the chosen word; auto looks at the data."""
-    put_together: Literal["auto", "always", "never"] = "auto"
-    """Whether texts of a data folder that a tokenizer took apart ("I don ' t know .") are put together ("I don't
-    know."), in all splits alike; auto: if most signs at the ends of words stand alone in one of them."""
+    """Decides the metrics' tokenizer (characters for zh) and the word that is counted; auto: by the data."""
+    detokenize: Literal["auto", "always", "never"] = "auto"
+    """Whether texts of a data folder that were split into tokens ("I don ' t know .") are joined ("I don't know."), in
+    all splits alike; auto: if most punctuation marks at the end of words have a space before them in one of them."""
     paper_dataset: Literal["auto", "weibo", "opensubtitles"] = "auto"
-    """Which numbers of the paper stand beside ours; auto: Weibo's for Chinese and for several references a context."""
+    """Which numbers of the paper are shown with ours; auto: Weibo's for Chinese or several references per context."""
     selection_share: float = 0.5
-    """Share of the contexts of valid for choices: validation in training, learning rates. Without a test split the
-    others give the final numbers."""
+    """Share of the contexts of valid for choices: validation during training, learning rates. Without a test split the
+    other contexts give the final numbers."""
     contexts: int = 500
-    """Most contexts of the final numbers, drawn at random."""
+    """Contexts of the final numbers at most, drawn at random."""
     max_new_tokens: int = 32
     """Longest reply, in tokens."""
     min_new_tokens: int = 0
     """Shortest reply, in tokens."""
     no_repeat_ngram_size: int = 0
-    """No reply says a group of so many tokens twice; 0 for no such rule. All three hold for every system alike,
-    whatever a backbone's own generation config says."""
+    """No reply repeats a group of so many tokens; 0: no such rule. All three hold for every system, whatever a
+    backbone's own generation config says."""
     reply_batch: int = 16
-    """Contexts that are replied to at once."""
+    """Contexts per batch of replies."""
     seeds: tuple[int, ...] = (0, 1)
     """Seeds of stage 2 in table-em, table-main, table-starvation and table-ours."""
     other_seeds: tuple[int, ...] = (0,)
-    """Seeds of stage 2 in the other tables and figures; those of table-em cost nothing more."""
+    """Seeds of stage 2 in the other tables and figures; those of table-em are free."""
     second_seeds: tuple[int, ...] = (0,)
-    """Seeds of table-em's second block, in which dropout in the E-step is the other way round; empty for no block."""
+    """Seeds of table-em's second block, with dropout in the E-step reversed; empty: no second block."""
     context: ContextFormat = field(default_factory=lambda: ContextFormat(max_context_tokens=64, max_response_tokens=40))
     model: ModelSettings = field(default_factory=ModelSettings)
     em: EMSettings = field(default_factory=EMSettings)
@@ -123,7 +125,7 @@ class Preset:
     smalltalk: SmalltalkSettings = field(default_factory=SmalltalkSettings)
 
     def problems(self) -> Iterator[str]:
-        """Values that leave nothing to measure."""
+        """Settings that cannot be used."""
         if not 0 < self.selection_share < 1:
             yield f"selection_share is {self.selection_share}; use a share between 0 and 1"
         for name, least in (("seeds", 1), ("other_seeds", 1), ("second_seeds", 0)):
@@ -145,7 +147,7 @@ class Preset:
 
 
 def _list_problems(name: str, values: Sequence[int], least: int) -> Iterator[str]:
-    """Too few of them, or one twice."""
+    """Too few values, or repeated ones."""
     if len(values) < least:
         yield f"{name} is empty; name one or more, such as [0, 1]"
     if len(set(values)) < len(values):
@@ -245,17 +247,17 @@ _FLAN: dict[str, Any] = {
     },
 }
 PRESETS: dict[str, dict[str, Any]] = {"mini": _MINI, "smoke": _SMOKE, "flan": _FLAN, "paper": _PAPER}
-"""What each preset changes of the defaults."""
+"""What each preset changes in the defaults."""
 _CHINESE: dict[str, dict[str, Any]] = {
     "mini": {"model.backbone": "mini", "stage_1.optimizer.learning_rate": 2e-2},
     "smoke": {"model.vocab_size": 8000},
 }
-"""What they change besides for Chinese: the shipped backbone cannot read it, and it has thousands of characters."""
+"""What they also change for Chinese, which the shipped backbone cannot read, and which has thousands of characters."""
 
 
 def load_preset(name: str, overrides: Sequence[str] = (), language: Literal["en", "zh"] = "en") -> Preset:
-    """A preset for data in that language, with `key=value` settings on top, which always win."""
+    """A preset for data in that language, changed by `key=value` settings."""
     if name not in PRESETS:
         raise RecipeError(f"preset: expected one of {', '.join(PRESETS)}, found {name!r}; name one of these")
-    own = {**PRESETS[name], **(_CHINESE.get(name, {}) if language == "zh" else {})}
-    return load_recipe(Preset, None, [*as_overrides(own), *overrides])
+    settings = {**PRESETS[name], **(_CHINESE.get(name, {}) if language == "zh" else {})}
+    return load_recipe(Preset, None, [*as_overrides(settings), *overrides])

@@ -1,14 +1,17 @@
-"""`report.html`: results on one page that needs nothing else. Styles and pictures are in it, and there is no script."""
+"""Results as Markdown, as LaTeX, and as one HTML page that holds its own styles and pictures."""
 
 import base64
-from collections.abc import Iterator, Sequence
-from html import escape
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape as escape_html
 from pathlib import Path
+from typing import Any
 
 from polyreply.experiments.claims import Verdict
-from polyreply.experiments.render import CLAIMS, deviation, origin_lines, to_the_right
-from polyreply.experiments.result import Number, Picture, Result, Row, Table
+from polyreply.experiments.result import Findings, Result
+from polyreply.tables import Cell, Table, escape_latex, escape_markdown, one_line
 
+CLAIMS = "Claims"
+_CLAIM_COLUMNS = ("claim", "source", "outcome", "ours", "the paper's")
 _PAPER = "An Equal-Size Hard EM Algorithm for Diverse Dialogue Generation"
 _CLASSES = {"holds": "yes", "holds, not significantly": "yes", "does not hold": "no", "not measured": "none"}
 _STYLE = """
@@ -19,7 +22,7 @@ h3 { font-size: 1rem; margin: 1.5rem 0 .4rem; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .88rem; }
 th, td { padding: .25rem .6rem; text-align: left; border-bottom: 1px solid #e3e3e3; vertical-align: top; }
 th { border-bottom: 2px solid #888; vertical-align: bottom; } .r { text-align: right; } td.r { white-space: nowrap; }
-tr.paper td { color: #666; font-style: italic; border-bottom-color: #bbb; padding-top: 0; }
+tr.muted td { color: #666; font-style: italic; border-bottom-color: #bbb; padding-top: 0; }
 .std { color: #767676; font-size: .85em; } .note, .origin { color: #555; font-size: .85rem; }
 .yes, .no, .none { font-weight: 600; white-space: nowrap; } .yes { color: #1a7032; } .no { color: #b3261e; }
 .none { color: #666; } img { max-width: 100%; height: auto; } figure { margin: 1rem 0; } nav a { margin-right: 1rem; }
@@ -27,80 +30,106 @@ figcaption { color: #555; font-size: .88rem; }
 """
 
 
+def origin_lines(origin: Mapping[str, Any]) -> list[str]:
+    """Where a result comes from, in a few lines for people."""
+    lines = {
+        "data": origin.get("data"),
+        "preparation": origin.get("preparation"),
+        "final numbers from": origin.get("final_numbers_from"),
+        "preset": origin.get("preset"),
+        "seeds": ", ".join(map(str, origin.get("seeds", ()))),
+        "second block seeds": ", ".join(map(str, origin.get("second_block_seeds", ()))),
+        "signatures": "; ".join(origin.get("signatures", ())),
+        "command": origin.get("command"),
+        "machines": "; ".join(", ".join(map(str, one.values())) for one in origin.get("machines", ())),
+        "time": f"{origin['seconds'] / 60:.1f} minutes for all its tasks" if origin.get("seconds") else "",
+        "made": origin.get("made"),
+    }
+    return [f"{name}: {text}" for name, text in lines.items() if text]
+
+
+# --- Markdown
+
+
+def markdown(result: Result) -> str:
+    """The result as a page for GitHub: tables, pictures, verdicts and origin."""
+    lines = [f"# {escape_markdown(result.title)}", ""]
+    lines += [f"{escape_markdown(line)}  " for line in origin_lines(result.origin)] + [""]
+    for table in result.findings.tables:
+        lines.append(table.render("markdown"))
+    for picture in result.findings.pictures:
+        caption = escape_markdown(picture.caption)
+        lines += [f"![{caption}]({picture.file})", "", caption, ""]
+    if result.findings.verdicts:
+        rows = [
+            [one.text, one.source, Cell(one.outcome, bold=True), one.ours or None, one.paper or None]
+            for one in result.findings.verdicts
+        ]
+        lines += [f"## {CLAIMS}", "", Table("", _CLAIM_COLUMNS, rows).render("markdown")]
+    lines += [f"- {escape_markdown(remark)}" for remark in result.findings.remarks]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+# --- LaTeX
+
+
+def latex(result: Result) -> str:
+    """The tables one below the other with their notes, and the pictures; the origin as comments."""
+    lines = [f"% {one_line(line)}" for line in (result.title, *origin_lines(result.origin))]
+    for table in result.findings.tables:
+        lines += ["", table.render("latex").rstrip("\n")]
+    for picture in result.findings.pictures:
+        lines += ["", rf"\includegraphics[width=\linewidth]{{{picture.file}}}"]
+        lines.append(rf"\par {escape_latex(picture.caption)}")
+    return "\n".join(lines) + "\n"
+
+
+# --- HTML
+
+
 def html_report(results: Sequence[tuple[Result, Path]], left_out: Sequence[str] = ()) -> str:
-    """The page of some results, each given with the folder of its pictures, and what is left out of it."""
+    """One page with some results, each given with the folder of its pictures, and reasons why others are left out."""
     parts = [
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>polyreply reproduce</title>\n<style>{_STYLE}</style>\n</head>\n<body>",
-        f"<h1>polyreply reproduce</h1>\n<p>Tables and figures of “{_PAPER}”, with the paper's numbers, where it has "
-        "them, beside ours in grey italics. Where data, sizes of models or training are not the paper's, directions "
-        "can be compared and values cannot.</p>",
-        *(f'<p class="note">Left out: {escape(told)}.</p>' for told in left_out),
+        f"<h1>polyreply reproduce</h1>\n<p>Tables and figures of “{_PAPER}”. The paper's numbers, where it has them, "
+        "are below ours in grey italics. Where data, size of model or training differ from the paper's, compare "
+        "directions, not values.</p>",
+        *(f'<p class="note">Left out: {escape_html(reason)}.</p>' for reason in left_out),
     ]
     if len(results) > 1:
-        links = (f'<a href="#r{place}">{escape(_heading(one))}</a>' for place, (one, _) in enumerate(results))
+        names = [f"{result.name}, {result.origin.get('data', '')}" for result, _ in results]
+        links = (f'<a href="#r{place}">{escape_html(name)}</a>' for place, name in enumerate(names))
         parts.append(f"<nav>{' '.join(links)}</nav>")
-    parts += ["\n".join(_section(result, folder, place)) for place, (result, folder) in enumerate(results)]
+    for place, (result, folder) in enumerate(results):
+        parts.append(f'<h2 id="r{place}">{escape_html(result.title)}</h2>')
+        parts.append(f'<p class="origin">{"<br>".join(map(escape_html, origin_lines(result.origin)))}</p>')
+        parts += _html_findings(result.findings, folder)
     return "\n".join([*parts, "</body>\n</html>\n"])
 
 
-def _heading(result: Result) -> str:
-    return f"{result.name}, {result.origin.get('data', '')}"
+def _html_findings(findings: Findings, folder: Path) -> Iterator[str]:
+    if findings.verdicts:
+        yield from _html_verdicts(findings.verdicts)
+    if findings.remarks:
+        yield "<ul>" + "".join(f"<li>{escape_html(remark)}</li>" for remark in findings.remarks) + "</ul>"
+    for picture in findings.pictures:
+        data = base64.b64encode((folder / picture.file).read_bytes()).decode()
+        yield f'<figure><img alt="{escape_html(picture.caption)}" src="data:image/png;base64,{data}">'
+        yield f"<figcaption>{escape_html(picture.caption)}</figcaption></figure>"
+    for table in findings.tables:
+        yield table.render("html")
 
 
-def _section(result: Result, folder: Path, place: int) -> Iterator[str]:
-    found = result.findings
-    yield f'<h2 id="r{place}">{escape(result.title)}</h2>'
-    yield f'<p class="origin">{"<br>".join(escape(line) for line in origin_lines(result.origin))}</p>'
-    if found.verdicts:
-        yield from _verdicts(found.verdicts)
-    if found.remarks:
-        yield "<ul>" + "".join(f"<li>{escape(remark)}</li>" for remark in found.remarks) + "</ul>"
-    for picture in found.pictures:
-        yield from _picture(picture, folder)
-    for table in found.tables:
-        yield from _table(table)
-
-
-def _verdicts(verdicts: Sequence[Verdict]) -> Iterator[str]:
+def _html_verdicts(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """A table whose outcomes are coloured, which other tables cannot do."""
     yield f"<h3>{CLAIMS}</h3>"
-    yield '<div class="scroll"><table><tr><th>claim</th><th>source</th><th></th><th>ours</th><th>the paper\'s</th></tr>'
+    heads = "".join(f"<th>{escape_html(name)}</th>" for name in _CLAIM_COLUMNS)
+    yield f'<div class="scroll"><table><tr>{heads}</tr>'
     for one in verdicts:
         outcome = f'<span class="{_CLASSES[one.outcome]}">{one.outcome}</span>'
-        told = (escape(text) or "–" for text in (one.ours, one.paper))
-        yield f"<tr><td>{escape(one.text)}</td><td>{escape(one.source)}</td><td>{outcome}</td>"
-        yield "".join(f"<td>{text}</td>" for text in told) + "</tr>"
+        texts = [escape_html(text) or "–" for text in (one.text, one.source, one.ours, one.paper)]
+        cells = (*texts[:2], outcome, *texts[2:])
+        yield "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
     yield "</table></div>"
-
-
-def _picture(picture: Picture, folder: Path) -> Iterator[str]:
-    data = base64.b64encode((folder / picture.file).read_bytes()).decode()
-    alt = escape(picture.caption, quote=True)
-    yield f'<figure><img alt="{alt}" src="data:image/png;base64,{data}">'
-    yield f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
-
-
-def _table(table: Table) -> Iterator[str]:
-    right = to_the_right(table)
-    yield f"<h3>{escape(table.title)}</h3>"
-    heads = (f"<th{_class(one)}>{escape(text)}</th>" for text, one in zip(table.headings, right, strict=True))
-    yield f'<div class="scroll"><table><tr>{"".join(heads)}</tr>'
-    for row in table.rows:
-        cells = (f"<td{_class(one)}>{_cell(cell, row)}</td>" for cell, one in zip(row.cells, right, strict=True))
-        yield ('<tr class="paper">' if row.is_paper else "<tr>") + "".join(cells) + "</tr>"
-    yield "</table></div>"
-    yield from (f'<p class="note">{escape(note)}</p>' for note in table.notes)
-
-
-def _class(right: bool) -> str:
-    return ' class="r"' if right else ""
-
-
-def _cell(cell: str | Number, row: Row) -> str:
-    if isinstance(cell, str):
-        return escape(cell)
-    text = escape(cell.text())
-    text = f"<b>{text}</b>" if cell.is_best and not row.is_paper else text
-    std = f'<span class="std">{deviation(cell)}</span>' if cell.std is not None else ""
-    return text + ("*" if cell.is_significant else "") + std

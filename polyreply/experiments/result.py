@@ -1,6 +1,6 @@
-"""The result of an experiment: tables, pictures and verdicts, with all that is needed to make it again.
+"""The result of an experiment: tables, pictures and verdicts, with all that is needed to judge and repeat it.
 
-`result.json` holds everything; Markdown, LaTeX and HTML are made from it.
+`result.json` holds all of it. Markdown, LaTeX and HTML are rendered from it (`report.py`).
 """
 
 from dataclasses import dataclass, field
@@ -11,50 +11,16 @@ import msgspec
 
 from polyreply.errors import PolyReplyError
 from polyreply.experiments.claims import Verdict
-from polyreply.files import write_file
+from polyreply.files import check_schema_version, write_file
+from polyreply.tables import Table
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FILE = "result.json"
 
 
 @dataclass(frozen=True)
-class Number:
-    """A number of a table."""
-
-    value: float | None
-    std: float | None = None
-    """Over seeds."""
-    is_best: bool = False
-    is_significant: bool = False
-    digits: int = 2
-
-    def text(self) -> str:
-        """Its value as people read it; a dash where there is none."""
-        return "–" if self.value is None else f"{self.value:,.{self.digits}f}".replace(",", "\u2009")
-
-
-@dataclass(frozen=True)
-class Row:
-    """A line of a table."""
-
-    cells: list[str | Number]
-    is_paper: bool = False
-    """The paper's numbers, which stand below ours."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table for people."""
-
-    title: str
-    headings: list[str]
-    rows: list[Row]
-    notes: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
 class Picture:
-    """A PNG file beside the result."""
+    """A PNG file in the folder of the result."""
 
     file: str
     caption: str
@@ -68,26 +34,26 @@ class Findings:
     pictures: list[Picture] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
-    """Plain sentences: where ours and the paper's agree in direction, and what a reader should know."""
+    """Plain sentences: where our numbers and the paper's point the same way, and what a reader should know."""
     numbers: dict[str, Any] = field(default_factory=dict)
     """All numbers, for programs."""
     signatures: list[str] = field(default_factory=list)
-    """How the scores were made."""
+    """How the scores were computed."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """Findings with their origin."""
+    """Findings and where they come from."""
 
     name: str
     title: str
     findings: Findings
     origin: dict[str, Any]
-    """Data, split, preset, recipe, seeds, command, stages, machine and time."""
+    """Data, split, preset, recipe, seeds, command, tasks, machines and time."""
     schema_version: int = SCHEMA_VERSION
 
     def save(self, folder: Path) -> Path:
-        """Writes `result.json`, over an earlier one."""
+        """Write `result.json`, replacing an earlier one."""
         path = folder / FILE
         text = msgspec.json.format(msgspec.json.encode(self, enc_hook=str), indent=1)
         write_file(path, text + b"\n", overwrite=True)
@@ -95,16 +61,12 @@ class Result:
 
 
 def load_result(path: Path) -> Result:
-    """Reads what `save` has written."""
+    """Read a `result.json`."""
     try:
-        tree = msgspec.json.decode(path.read_bytes())
-        if isinstance(tree, dict) and tree.get("schema_version", 0) > SCHEMA_VERSION:
-            raise PolyReplyError(
-                f"{path} has schema version {tree['schema_version']}, and this polyreply reads up to {SCHEMA_VERSION}; "
-                "upgrade polyreply"
-            )
+        tree = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        check_schema_version(path, tree.get("schema_version"), SCHEMA_VERSION)
         return msgspec.convert(tree, Result)
-    except (OSError, msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PolyReplyError(
-            f"{path}: expected a result of `polyreply reproduce`, found something else ({error}); make it again"
+            f"{path}: expected a result of `polyreply reproduce`, found something else ({error}); run it again"
         ) from None

@@ -1,22 +1,22 @@
 """table-ablation: Soft-EM and Hard-EM with both priors, with and without dropout in the E-step, against EqHard-EM."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from polyreply.experiments import paper
+from polyreply.experiments.cache import Task
 from polyreply.experiments.catalogue import Experiment
 from polyreply.experiments.claims import Claim, best, check, directions, over, times
+from polyreply.experiments.presets import Preset
 from polyreply.experiments.result import Findings
 from polyreply.experiments.score_table import score_table
-from polyreply.experiments.stage import Stage
-from polyreply.experiments.systems import Lab
-from polyreply.experiments.variants import EQHARD, HARD, SOFT, changed
-from polyreply.metrics.registry import PAPER_NUMBERS
+from polyreply.experiments.systems import Systems
+from polyreply.experiments.variants import EQHARD, HARD, SOFT
+from polyreply.metrics import PAPER_NUMBERS
 
 ROWS = (
     *(
-        replace(changed(method, f"{prior} prior{'' if dropout else ', no dropout'}", settings), rate_of=method)
+        method.changed(f"{prior} prior{'' if dropout else ', no dropout'}", settings, rate_of=method)
         for method in (SOFT, HARD)
         for prior in ("uniform", "learned")
         for dropout in (True, False)
@@ -50,18 +50,18 @@ CLAIMS = (
 )
 
 
-def _needs(lab: Lab) -> Sequence[Stage]:
-    return lab.all_scores(ROWS)
+def _tasks(systems: Systems) -> Sequence[Task]:
+    return systems.all_scores(ROWS)
 
 
-def _report(lab: Lab, folder: Path) -> Findings:
-    published = paper.table_ablation(lab.paper_dataset())
-    scored = score_table(lab, "Priors and dropout in the E-step", ROWS, published, EQHARD.name)
+def _report(systems: Systems, folder: Path) -> Findings:
+    published = paper.table_ablation(systems.paper_dataset())
+    scored = score_table(systems, "Priors and dropout in the E-step", ROWS, published, EQHARD.name)
     return Findings(
         [scored.table],
         verdicts=check(CLAIMS, scored.numbers, published.numbers, scored.test),
         remarks=[
-            *_conditions(lab),
+            *conditions(systems.preset),
             *directions(scored.numbers, published.numbers, EQHARD.name, PAPER_NUMBERS),
         ],
         numbers=scored.tree(),
@@ -69,13 +69,13 @@ def _report(lab: Lab, folder: Path) -> Findings:
     )
 
 
-def _conditions(lab: Lab) -> list[str]:
-    """What the names of the rows do not say."""
-    dropout = "on" if lab.preset.em.e_step_dropout else "off"
-    told = [f"EqHard-EM has the preset's dropout in the E-step, {dropout}, and its prior, {lab.preset.model.prior}."]
-    if lab.preset.model.adapter_init != "linear":
-        told.append("The paper's Hard-EM rows began with the authors' initialisation; ours begin near the identity.")
-    return told
+def conditions(preset: Preset) -> list[str]:
+    """What the names of the rows leave out."""
+    dropout = "on" if preset.em.e_step_dropout else "off"
+    remarks = [f"EqHard-EM has the preset's dropout in the E-step, {dropout}, and its prior, {preset.model.prior}."]
+    if preset.model.adapter_init != "linear":
+        remarks.append("The paper's Hard-EM has the authors' initialisation; ours starts near the identity.")
+    return remarks
 
 
-EXPERIMENT = Experiment(_needs, _report)
+EXPERIMENT = Experiment(_tasks, _report)

@@ -1,5 +1,6 @@
 """table-architecture: thin adapters against full decoders, by parameters and BLEU2-F."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -7,21 +8,24 @@ from pathlib import Path
 from safetensors import safe_open
 
 from polyreply.experiments import paper
+from polyreply.experiments.cache import Task
 from polyreply.experiments.catalogue import Experiment
 from polyreply.experiments.claims import Claim, check, times
-from polyreply.experiments.result import Findings, Number, Row, Table
+from polyreply.experiments.result import Findings
 from polyreply.experiments.score_table import score_table, training_notes
-from polyreply.experiments.stage import Stage
-from polyreply.experiments.systems import Lab
-from polyreply.experiments.variants import EQHARD, changed
+from polyreply.experiments.systems import Systems
+from polyreply.experiments.variants import EQHARD
 from polyreply.models.shipped import SHIPPED
+from polyreply.tables import Row, Table
 from polyreply.training.recipe import MINI
 
-ADAPTER = replace(changed(EQHARD, "", {"model.architecture": "multi-adapter"}), name="Multi-adapter")
+ADAPTER = replace(EQHARD, name="Multi-adapter", settings={"model.architecture": "multi-adapter"})
 DECODER = replace(
-    changed(EQHARD, "", {"model.architecture": "multi-decoder", "model.copy_embeddings": True}), name="Multi-decoder"
+    EQHARD,
+    name="Multi-decoder",
+    settings={"model.architecture": "multi-decoder", "model.copy_embeddings": True},
 )
-"""Each full decoder with an embedding of its own, as the paper counts its 451M."""
+"""Each full decoder has its own embedding, as the paper counts its 451M."""
 ROWS = (ADAPTER, DECODER)
 _SMALL = "A small model has small decoders: adapters save less here than they do on T5-small."
 CLAIMS = (
@@ -38,49 +42,37 @@ CLAIMS = (
 )
 
 
-def _needs(lab: Lab) -> Sequence[Stage]:
-    return lab.all_scores(ROWS)
+def _tasks(systems: Systems) -> Sequence[Task]:
+    return systems.all_scores(ROWS)
 
 
-def _report(lab: Lab, folder: Path) -> Findings:
-    scored, theirs = score_table(lab, "All numbers of both architectures", ROWS), paper.ARCHITECTURE.numbers
-    numbers = {
-        variant.name: {
-            **scored.numbers[variant.name],
-            "parameters": count_parameters(lab.model_folder(variant, lab.preset.seeds[0])) / 1e6,
-        }
-        for variant in ROWS
-        if variant.name in scored.numbers
-    }
-    rows = []
-    for name, found in numbers.items():
-        rows.append(_row(name, found["parameters"], found["bleu2_f"]))
-        rows.append(_row(f"paper, {paper.ARCHITECTURE.dataset}", **theirs[name], is_paper=True))
-    notes = training_notes(lab, [variant for variant in ROWS if variant.name in numbers])
-    table = Table("Architectures", ["decoders", "parameters, millions", "BLEU2-F"], rows, notes)
+def _report(systems: Systems, folder: Path) -> Findings:
+    scored, theirs = score_table(systems, "All numbers of both architectures", ROWS), paper.ARCHITECTURE.numbers
+    trained = [variant for variant in ROWS if variant.name in scored.numbers]
+    numbers, rows = {}, []
+    for variant in trained:
+        run = systems.cache.get(systems.training(variant, systems.preset.seeds[0]))
+        own = {**scored.numbers[variant.name], "parameters": _count_parameters(run / "model") / 1e6}
+        numbers[variant.name] = own
+        rows.append(Row([variant.name, own["parameters"], own["bleu2_f"]]))
+        published = theirs[variant.name]
+        name = f"paper, {paper.ARCHITECTURE.dataset}"
+        rows.append(Row([name, published["parameters"], published["bleu2_f"]], muted=True))
+    columns = ["decoders", "parameters, millions", "BLEU2-F"]
     return Findings(
-        [table, scored.table],
+        [Table("Architectures", columns, rows, training_notes(systems, trained)), scored.table],
         verdicts=check(CLAIMS, numbers, theirs),
-        remarks=[_SMALL] if lab.preset.model.backbone in (MINI, SHIPPED) else [],
+        remarks=[_SMALL] if systems.preset.model.backbone in (MINI, SHIPPED) else [],
         numbers={**scored.tree(), "means": numbers},
         signatures=scored.signatures,
     )
 
 
-def _row(name: str, parameters: float, bleu2_f: float, *, is_paper: bool = False) -> Row:
-    return Row([name, Number(parameters), Number(bleu2_f)], is_paper=is_paper)
+def _count_parameters(model: Path) -> int:
+    """The number of weights in a model folder."""
+    with safe_open(model / "model.safetensors", "np") as weights:
+        names = weights.keys()
+        return sum(math.prod(weights.get_slice(name).get_shape()) for name in names)
 
 
-def count_parameters(folder: Path) -> float:
-    """The numbers a model folder holds."""
-    total = 0
-    with safe_open(folder / "model.safetensors", "np") as weights:
-        for name in weights.keys():  # noqa: SIM118 - it is no dictionary
-            size = 1
-            for length in weights.get_slice(name).get_shape():
-                size *= length
-            total += size
-    return float(total)
-
-
-EXPERIMENT = Experiment(_needs, _report)
+EXPERIMENT = Experiment(_tasks, _report)

@@ -1,26 +1,27 @@
-"""table-efficiency: where the time of training goes, and how many contexts per second get K replies."""
+"""table-efficiency: how the time of training is spent, and how many contexts per second get K replies."""
 
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from polyreply.data.read import read_dialogues
 from polyreply.experiments import paper
+from polyreply.experiments.cache import Task
 from polyreply.experiments.catalogue import Experiment
 from polyreply.experiments.claims import Claim, check, times, within
-from polyreply.experiments.result import Findings, Number, Row, Table
+from polyreply.experiments.result import Findings
 from polyreply.experiments.score_table import training_notes
-from polyreply.experiments.stage import Stage, revision
-from polyreply.experiments.systems import Lab
+from polyreply.experiments.systems import Systems
 from polyreply.experiments.variants import BEAM, EQHARD
 from polyreply.files import write_file
 from polyreply.reply import PolyReply
+from polyreply.tables import Column, Row, Table
 from polyreply.training.run_log import read
 
 _REPEATS = 3
@@ -35,80 +36,74 @@ CLAIMS = (
 )
 
 
-def _needs(lab: Lab) -> Sequence[Stage]:
-    return [_speed(lab)]
+def _tasks(systems: Systems) -> Sequence[Task]:
+    return [_speed(systems)]
 
 
-def _speed(lab: Lab) -> Stage:
-    """Both ways to reply, timed one after the other on the same contexts: K decoders, and beam search of stage 1."""
-    trained, first, asked = lab.training(EQHARD, lab.preset.seeds[0]), lab.stage_1(), lab.corpus.asked
-    made_from = {
+def _speed(systems: Systems) -> Task:
+    """K decoders, and beam search on the model of stage 1, timed one after the other on the same contexts."""
+    trained, stage_1 = systems.training(EQHARD, systems.preset.seeds[0]), systems.stage_1()
+    final, preset = systems.data.final, systems.preset
+    inputs = {
         "model": trained.name,
-        "beam": first.name,
-        "data": asked.name,
-        "contexts": lab.preset.speed_contexts,
-        "batch": lab.preset.reply_batch,
-        **lab.limits(),
-        **revision("speed"),
+        "beam": stage_1.name,
+        "data": final.name,
+        "contexts": preset.speed_contexts,
+        "batch": preset.reply_batch,
+        **systems.limits(),
     }
-    work = lab.work("speed", 2 * (1 + _REPEATS) * lab.preset.speed_contexts * lab.num_decoders)
-    stages = {"decoders": trained, "beam": first}
-    planned = lab.workshop.planned(
-        "speed", made_from, lambda path: _measure(lab, stages, path), [*stages.values(), asked], work
-    )
-    return replace(planned, is_timed=True)
+    work = systems.work("speed", 2 * (1 + _REPEATS) * preset.speed_contexts * systems.num_decoders)
+    compute = partial(_measure, systems, trained, stage_1)
+    return replace(systems.cache.task("speed", "", inputs, compute, [trained, stage_1, final], work), runs_alone=True)
 
 
-def _measure(lab: Lab, stages: Mapping[str, Stage], path: Path) -> None:
-    contexts = [dialogue.context for dialogue in islice(read_dialogues(lab.corpus.final), lab.preset.speed_contexts)]
-    options: dict[str, Any] = {"batch_size": lab.preset.reply_batch, **lab.limits()}
-    found = {}
-    for name, decode in ((EQHARD.name, "decoders"), (BEAM.name, "beam")):
-        lab.workshop.notify(f"timing {name}", 0.0)
-        model = PolyReply.from_pretrained(stages[decode].path / "model").to("auto")
-        reply = partial(model.reply, contexts, decode=decode, k=lab.num_decoders, **options)
-        found[name] = len(contexts) / _median(reply)
-    write_file(path / "speed.json", json.dumps({**found, "contexts": len(contexts)}).encode(), overwrite=True)
+def _measure(systems: Systems, trained: Task, stage_1: Task, out: Path) -> None:
+    preset = systems.preset
+    contexts = [row.context for row in islice(read_dialogues(systems.data.final_file), preset.speed_contexts)]
+    ways: list[tuple[str, Task, Literal["decoders", "beam"]]]
+    ways = [(EQHARD.name, trained, "decoders"), (BEAM.name, stage_1, "beam")]
+    speeds: dict[str, float] = {"contexts": len(contexts)}
+    for name, task, decode in ways:
+        systems.cache.notify(f"timing {name}", 0.0)
+        model = PolyReply.from_pretrained(task.path / "model").to("auto")
+        seconds = []
+        for _ in range(1 + _REPEATS):
+            start = time.perf_counter()
+            model.reply(
+                contexts, decode=decode, k=systems.num_decoders, batch_size=preset.reply_batch, **systems.limits()
+            )
+            seconds.append(time.perf_counter() - start)
+        speeds[name] = len(contexts) / statistics.median(seconds[1:])  # the first run also allocates memory
+    write_file(out / "speed.json", json.dumps(speeds), overwrite=True)
 
 
-def _median(work: Callable[[], object]) -> float:
-    """Seconds; the first run, which pays for memory, is not counted."""
-    seconds = []
-    for _ in range(1 + _REPEATS):
-        begin = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - begin)
-    return statistics.median(seconds[1:])
-
-
-def _report(lab: Lab, folder: Path) -> Findings:
-    training = lab.training(EQHARD, lab.preset.seeds[0])
-    run = lab.workshop.make(training)
-    speed = json.loads((lab.workshop.make(_speed(lab)) / "speed.json").read_text(encoding="utf-8"))
-    shares = time_shares(read(run / "timings.jsonl"))
+def _report(systems: Systems, folder: Path) -> Findings:
+    training, theirs = systems.training(EQHARD, systems.preset.seeds[0]), paper.EFFICIENCY.numbers
+    shares = time_shares(read(systems.cache.get(training) / "timings.jsonl"))
+    speed = json.loads((systems.cache.get(_speed(systems)) / "speed.json").read_text(encoding="utf-8"))
     numbers = {"training": shares, **{name: {"samples_per_second": speed[name]} for name in (EQHARD.name, BEAM.name)}}
-    theirs = paper.EFFICIENCY.numbers
-    rows = [Row([told, Number(shares[part]), Number(theirs["training"][part])]) for part, told in _PARTS.items()]
+    parts = [Row([text, shares[part], theirs["training"][part]]) for part, text in _PARTS.items()]
     replies = [
-        Row([name, *(Number(found[name]["samples_per_second"], digits=1) for found in (numbers, theirs))])
+        Row([name, *(source[name]["samples_per_second"] for source in (numbers, theirs))])
         for name in (BEAM.name, EQHARD.name)
     ]
-    note = (
-        f"{lab.num_decoders} replies to a context, {speed['contexts']} contexts, batches of {lab.preset.reply_batch}; "
-        "beam search on the model of stage 1, without adapters."
+    cores = training.record().get("machine", {}).get("cores", "an unknown machine")
+    notes = training_notes(systems.with_seeds(systems.preset.seeds[:1]), [EQHARD])
+    measured = f"Measured during training, on {cores}; other tasks may have run at the same time."
+    sizes = (
+        f"{systems.num_decoders} replies to a context, {speed['contexts']} contexts, batches of "
+        f"{systems.preset.reply_batch}; beam search on the model of stage 1, without adapters."
     )
-    on = training.done().get("machine", {}).get("cores", "an unknown machine")
-    beside = f"Measured while it was trained, on {on}; other stages may have run beside it."
-    trained = training_notes(lab.with_seeds(lab.preset.seeds[:1]), [EQHARD])
+    columns = [Column("ours", digits=1), Column("the paper's", digits=1)]
     return Findings(
         [
-            Table("Training time, % of an EM step", ["part", "ours", "the paper's"], rows, [beside, *trained]),
-            Table("Contexts per second", ["system", "ours", "the paper's"], replies, [note, *trained]),
+            Table("Training time, % of an EM step", ["part", "ours", "the paper's"], parts, [measured, *notes]),
+            Table("Contexts per second", ["system", *columns], replies, [sizes, *notes]),
         ],
         verdicts=check(CLAIMS, numbers, theirs),
         remarks=[
-            f"The paper measured on {paper.EFFICIENCY.dataset}, and explains its speed by decoders that can be spread "
-            "over several GPUs."
+            f"The paper measured on {paper.EFFICIENCY.dataset}, and attributes its speed to decoders that can be "
+            "distributed over several GPUs."
         ],
         numbers={**numbers, "contexts": speed["contexts"]},
     )
@@ -126,4 +121,4 @@ def time_shares(lines: Sequence[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-EXPERIMENT = Experiment(_needs, _report, origin=lambda lab: lab.origin(lab.preset.seeds[:1]))
+EXPERIMENT = Experiment(_tasks, _report, origin=lambda systems: systems.origin(systems.preset.seeds[:1]))

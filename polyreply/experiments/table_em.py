@@ -1,4 +1,4 @@
-"""table-em: the EM variants against each other and against beam search, with two settings of dropout in the E-step."""
+"""table-em: the EM variants and beam search, with dropout in the E-step off and on."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from polyreply.experiments import paper
+from polyreply.experiments.cache import Task
 from polyreply.experiments.catalogue import Experiment
 from polyreply.experiments.claims import Claim, Test, best, check, directions, over, times, within, worst
 from polyreply.experiments.result import Findings, Picture
 from polyreply.experiments.score_table import Scored, score_table
-from polyreply.experiments.stage import Stage
-from polyreply.experiments.systems import Lab, Variant
+from polyreply.experiments.systems import Systems
 from polyreply.experiments.variants import (
     BEAM,
     EM,
@@ -21,19 +21,19 @@ from polyreply.experiments.variants import (
     RANDOM_DYNAMIC,
     RANDOM_FIXED,
     SOFT,
-    changed,
-    of_authors,
-    with_authors,
-    without_twins,
+    Variant,
+    for_authors_start,
+    with_authors_start,
 )
 from polyreply.files import write_file
-from polyreply.metrics.registry import PAPER_NUMBERS
+from polyreply.metrics import PAPER_NUMBERS
+from polyreply.metrics.registry import label
 
 ROWS = (BEAM, *EM, HARD_AUTHORS)
 _OURS, _BEAM, _HARD = EQHARD.name, BEAM.name, HARD_AUTHORS.name
 _RANDOM = (RANDOM_DYNAMIC.name, RANDOM_FIXED.name)
 _PROPER = [_BEAM, SOFT.name, *_RANDOM, _OURS]
-"""The paper's systems without Hard-EM, whose replies are diverse because most of its decoders are untrained."""
+"""The paper's systems except Hard-EM, whose replies differ only because most of its decoders are untrained."""
 _PAPERS = [*_PROPER, HARD.name, _HARD]
 _WIDE = 1.25
 CLAIMS = (
@@ -53,11 +53,11 @@ CLAIMS = (
         within(_HARD, "starved", at_least=50),
     ),
     *(
-        Claim(f"Hard-EM so begun has the lowest {shown}", "Table 2", worst(_HARD, number, [*_PROPER, _HARD]))
-        for shown, number in (("BLEU1-F", "bleu1_f"), ("BLEU2-F", "bleu2_f"), ("Dist-1", "dist1"), ("Dist-2", "dist2"))
+        Claim(f"Hard-EM with it has the lowest {label(number)}", "Table 2", worst(_HARD, number, [*_PROPER, _HARD]))
+        for number in ("bleu1_f", "bleu2_f", "dist1", "dist2")
     ),
     Claim(
-        "Hard-EM so begun has a Pairwise-BLEU near 0 (at most 2)", "Table 2", within(_HARD, "pairwise_bleu", at_most=2)
+        "Hard-EM with it has a Pairwise-BLEU near 0 (at most 2)", "Table 2", within(_HARD, "pairwise_bleu", at_most=2)
     ),
     Claim(
         "The two EqRandom variants perform similarly (BLEU2-F within a quarter)",
@@ -77,59 +77,60 @@ CLAIMS = (
         for name in _RANDOM
     ),
 )
-"""What the paper says of its table. A decoder is starved with less than a tenth of an equal share."""
+"""What the paper says about its table. A decoder that gets less than a tenth of an equal share is starved."""
 
 
-def _needs(lab: Lab) -> Sequence[Stage]:
-    first, second = lab.all_scores(_first(lab)), _second_lab(lab)
-    return [*first, *(second.all_scores(_second(lab)) if second else ())]
+def _tasks(systems: Systems) -> Sequence[Task]:
+    first, second = systems.all_scores(_first(systems)), _with_second_seeds(systems)
+    return [*first, *(second.all_scores(_second(systems)) if second else ())]
 
 
-def _first(lab: Lab) -> list[Variant]:
-    return without_twins(lab, ROWS)
+def _first(systems: Systems) -> list[Variant]:
+    return systems.distinct(ROWS)
 
 
-def _second(lab: Lab) -> list[Variant]:
-    """The second block: dropout in the E-step the other way round, for the paper's systems with an E-step."""
-    flipped = {"em.e_step_dropout": not lab.preset.em.e_step_dropout}
-    chosen = [one for one in _first(lab) if one in (SOFT, HARD, HARD_AUTHORS, EQHARD)]
-    return [BEAM, *(replace(changed(one, "", flipped), rate_of=one) for one in chosen)]
+def _second(systems: Systems) -> list[Variant]:
+    """The second block: the preset's dropout in the E-step reversed, for the paper's systems with an E-step."""
+    reversed_dropout = {"em.e_step_dropout": not systems.preset.em.e_step_dropout}
+    chosen = [one for one in _first(systems) if one in (SOFT, HARD, HARD_AUTHORS, EQHARD)]
+    return [BEAM, *(one.changed("", reversed_dropout, rate_of=one) for one in chosen)]
 
 
-def _second_lab(lab: Lab) -> Lab | None:
-    """The lab with the second block's seeds."""
-    return lab.with_seeds(lab.preset.second_seeds) if lab.preset.second_seeds else None
+def _with_second_seeds(systems: Systems) -> Systems | None:
+    return systems.with_seeds(systems.preset.second_seeds) if systems.preset.second_seeds else None
 
 
-def _report(lab: Lab, folder: Path) -> Findings:
-    is_on, second_lab = lab.preset.em.e_step_dropout, _second_lab(lab)
-    first, found = _block(lab, _first(lab), is_on)
-    found = replace(found, pictures=[_draw(first, folder)], signatures=first.signatures)
-    if not second_lab:
-        return found
-    _, second = _block(second_lab, _second(lab), not is_on)
-    mark = f"{_name(not is_on)}: "
+def _report(systems: Systems, folder: Path) -> Findings:
+    is_on, second_systems = systems.preset.em.e_step_dropout, _with_second_seeds(systems)
+    scored, first = _block(systems, _first(systems), is_on)
+    first = replace(first, pictures=[_draw(scored, folder)], signatures=scored.signatures)
+    if not second_systems:
+        return first
+    _, second = _block(second_systems, _second(systems), not is_on)
+    prefix = f"{_name(not is_on)}: "
     return replace(
-        found,
-        tables=[*found.tables, *second.tables],
-        verdicts=[*found.verdicts, *(replace(one, text=mark + one.text) for one in second.verdicts if one.ours)],
-        remarks=[*found.remarks, *(mark + line for line in second.remarks)],
-        numbers={**found.numbers, **second.numbers},
+        first,
+        tables=[*first.tables, *second.tables],
+        verdicts=[*first.verdicts, *(replace(one, text=prefix + one.text) for one in second.verdicts if one.ours)],
+        remarks=[*first.remarks, *(prefix + line for line in second.remarks)],
+        numbers={**first.numbers, **second.numbers},
     )
 
 
-def _block(lab: Lab, variants: Sequence[Variant], is_on: bool) -> tuple[Scored, Findings]:
-    """One setting of dropout: its table, what became of the claims, and directions."""
-    published = paper.table_em(lab.paper_dataset())
-    theirs = of_authors(published, variants)
-    scored = score_table(lab, _title(is_on), variants, theirs, _BEAM)
-    verdicts = check(CLAIMS, with_authors(lab, scored.numbers), papers_numbers(published), authors_test(scored))
+def _block(systems: Systems, variants: Sequence[Variant], is_on: bool) -> tuple[Scored, Findings]:
+    """One setting of dropout: its table, the verdicts on the claims, and directions."""
+    published = paper.table_em(systems.paper_dataset())
+    theirs = for_authors_start(published, variants)
+    title = f"EM variants, dropout in the E-step {'on, as in the authors’ code' if is_on else 'off'}"
+    scored = score_table(systems, title, variants, theirs, _BEAM)
+    numbers = with_authors_start(scored.numbers, systems.preset)
+    verdicts = check(CLAIMS, numbers, papers_numbers(published), _authors_test(scored))
     remarks = directions(scored.numbers, theirs.numbers, _BEAM, PAPER_NUMBERS)
     return scored, Findings([scored.table], [], verdicts, remarks, {_name(is_on): scored.tree()})
 
 
-def authors_test(scored: Scored) -> Test:
-    """The test of claims: where Hard-EM itself begins as the authors' code does, it is tested in that one's place."""
+def _authors_test(scored: Scored) -> Test:
+    """The test of claims. Where the preset gives Hard-EM the authors' initialisation, it is tested as HARD_AUTHORS."""
 
     def trained(name: str) -> str:
         return HARD.name if name == HARD_AUTHORS.name and name not in scored.numbers else name
@@ -138,23 +139,19 @@ def authors_test(scored: Scored) -> Test:
 
 
 def papers_numbers(published: paper.Published) -> paper.Numbers:
-    """The paper's numbers by our names: its Hard-EM began as its authors' code does."""
+    """The paper's numbers by our names: its Hard-EM had its authors' initialisation."""
     hard = {**published.numbers[HARD.name], **paper.ASSIGNMENT.numbers[HARD.name]}
-    return {**of_authors(published, [HARD_AUTHORS]).numbers, HARD_AUTHORS.name: hard}
+    return {**for_authors_start(published, [HARD_AUTHORS]).numbers, HARD_AUTHORS.name: hard}
 
 
-def _origin(lab: Lab) -> dict[str, Any]:
-    """Both blocks have seeds of their own."""
-    found = lab.origin()
-    return {**found, "second_block_seeds": list(lab.preset.second_seeds)} if lab.preset.second_seeds else found
+def _origin(systems: Systems) -> dict[str, Any]:
+    """The blocks may have different seeds."""
+    origin, second = systems.origin(), systems.preset.second_seeds
+    return {**origin, "second_block_seeds": list(second)} if second else origin
 
 
 def _name(is_on: bool) -> str:
     return f"E-step dropout {'on' if is_on else 'off'}"
-
-
-def _title(is_on: bool) -> str:
-    return f"EM variants, dropout in the E-step {'on, as in the authors’ code' if is_on else 'off'}"
 
 
 def _draw(scored: Scored, folder: Path) -> Picture:
@@ -163,4 +160,4 @@ def _draw(scored: Scored, folder: Path) -> Picture:
     return Picture(file, "Quality against diversity; bars are 95 % intervals over contexts, small points are seeds.")
 
 
-EXPERIMENT = Experiment(_needs, _report, has_all_seeds=True, origin=_origin)
+EXPERIMENT = Experiment(_tasks, _report, has_all_seeds=True, origin=_origin)

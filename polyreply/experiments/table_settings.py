@@ -1,20 +1,18 @@
-"""table-settings: EqHard-EM with one setting changed at a time, and EqSoft-EM cooled from other temperatures.
+"""table-settings: EqHard-EM with one setting changed at a time, and EqSoft-EM annealed from other temperatures.
 
-All of it on the half of valid for choices, with one seed: it is there to choose defaults by, and to find causes.
+All of it is measured on the selection half of valid: it is for finding causes and choosing defaults, not for reporting.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from polyreply.experiments.cache import Task
 from polyreply.experiments.catalogue import Experiment
-from polyreply.experiments.cooling import cooling
 from polyreply.experiments.result import Findings
 from polyreply.experiments.score_table import score_table
-from polyreply.experiments.stage import Stage
-from polyreply.experiments.systems import Lab, Variant
-from polyreply.experiments.variants import BEAM, EQHARD, EQSOFT, changed, without_twins
+from polyreply.experiments.systems import Systems
+from polyreply.experiments.variants import BEAM, EQHARD, EQSOFT, Variant, annealing
 
 _ONE_CHANGE: Mapping[str, Mapping[str, Any]] = {
     "half the EM steps": {"steps": 0.5},
@@ -29,47 +27,46 @@ _ONE_CHANGE: Mapping[str, Mapping[str, Any]] = {
     "authors' initialisation": {"model.adapter_init": "linear"},
     "large initialisation": {"model.adapter_init": "large"},
 }
-"""What a row changes of the preset; numbers of steps and samples are factors."""
-_WARMTH = {"a quarter as warm at first": 1 / 4, "a sixteenth as warm at first": 1 / 16}
-"""Temperatures that EqSoft-EM begins with, as parts of its own."""
+"""What a row changes in the preset; numbers of steps and samples are factors."""
+_WARMTH = {"a quarter of the first temperature": 1 / 4, "a sixteenth of the first temperature": 1 / 16}
+"""First temperatures of EqSoft-EM, as factors of its own."""
 
 
-def rows(lab: Lab) -> list[Variant]:
-    """The variants that differ under this preset, all with EqHard-EM's learning rate (EqSoft-EM's with its own)."""
-    hard = [replace(changed(EQHARD, name, _absolute(lab, one)), rate_of=EQHARD) for name, one in _ONE_CHANGE.items()]
-    warmth = {"em.temperature": lab.preset.em.temperature, **cooling(lab.preset.em, lab.preset.stage_2.steps)}
+def rows(systems: Systems) -> list[Variant]:
+    """The variants that differ under this preset; all have the learning rate of the method that they change."""
+    preset = systems.preset
+    hard = [EQHARD.changed(name, _absolute(systems, one), rate_of=EQHARD) for name, one in _ONE_CHANGE.items()]
+    first = {"em.temperature": preset.em.temperature, **annealing(preset.em, preset.stage_2.steps)}["em.temperature"]
     soft = [
-        replace(changed(EQSOFT, name, {"em.temperature": part * warmth["em.temperature"]}), rate_of=EQSOFT)
-        for name, part in _WARMTH.items()
+        EQSOFT.changed(name, {"em.temperature": factor * first}, rate_of=EQSOFT) for name, factor in _WARMTH.items()
     ]
-    return without_twins(lab, [BEAM, EQHARD, *hard, EQSOFT, *soft])
+    return systems.distinct([BEAM, EQHARD, *hard, EQSOFT, *soft])
 
 
-def _absolute(lab: Lab, change: Mapping[str, Any]) -> dict[str, Any]:
-    """Factors as numbers of steps and samples; N stays a multiple of K."""
-    preset, k = lab.preset, lab.num_decoders
-    made = {
+def _absolute(systems: Systems, change: Mapping[str, Any]) -> dict[str, Any]:
+    """A change with numbers of steps and samples in place of factors; N stays a multiple of K."""
+    preset, k = systems.preset, systems.num_decoders
+    scaled = {
         "steps": lambda factor: max(1, round(factor * preset.stage_2.steps)),
         "em.e_step_size": lambda factor: k * max(1, round(factor * preset.em.e_step_size / k)),
     }
-    return {name: made[name](value) if name in made else value for name, value in change.items()}
+    return {name: scaled[name](value) if name in scaled else value for name, value in change.items()}
 
 
-def _needs(lab: Lab) -> Sequence[Stage]:
-    choosing = lab.on_choices()
-    return choosing.all_scores(rows(choosing))
+def _tasks(systems: Systems) -> Sequence[Task]:
+    selecting = systems.on_selection()
+    return selecting.all_scores(rows(selecting))
 
 
-def _report(lab: Lab, folder: Path) -> Findings:
-    choosing = lab.on_choices()
-    scored = score_table(choosing, "One setting changed at a time", rows(choosing), baseline=EQHARD.name)
-    preset = lab.preset
-    told = (
+def _report(systems: Systems, folder: Path) -> Findings:
+    selecting, preset = systems.on_selection(), systems.preset
+    scored = score_table(selecting, "One setting changed at a time", rows(selecting), baseline=EQHARD.name)
+    remark = (
         f"EqHard-EM itself: {preset.stage_2.steps} EM steps, N = {preset.em.e_step_size}, cost {preset.em.cost}, "
         f"likelihood {preset.em.likelihood}, initialisation {preset.model.adapter_init}. These numbers are for "
-        "choices: whoever reports the best of them reports luck too."
+        "choices: the best of them is best partly by luck."
     )
-    return Findings([scored.table], remarks=[told], numbers=scored.tree(), signatures=scored.signatures)
+    return Findings([scored.table], remarks=[remark], numbers=scored.tree(), signatures=scored.signatures)
 
 
-EXPERIMENT = Experiment(_needs, _report, origin=lambda lab: lab.on_choices().origin())
+EXPERIMENT = Experiment(_tasks, _report, origin=lambda systems: systems.on_selection().origin())

@@ -1,16 +1,15 @@
-"""table-starvation: from which beginnings Hard-EM starves its decoders, and what EqHard-EM makes of the same ones."""
+"""table-starvation: with which initialisations Hard-EM starves its decoders, and what EqHard-EM does with the same."""
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
+from polyreply.experiments.cache import Task
 from polyreply.experiments.catalogue import Experiment
 from polyreply.experiments.claims import Claim, best, check, within
 from polyreply.experiments.result import Findings
 from polyreply.experiments.score_table import score_table
-from polyreply.experiments.stage import Stage
-from polyreply.experiments.systems import Lab, Variant
+from polyreply.experiments.systems import Systems
 from polyreply.experiments.usage_table import usage_table
 from polyreply.experiments.variants import (
     EQHARD,
@@ -18,27 +17,27 @@ from polyreply.experiments.variants import (
     HARD_AUTHORS,
     HARD_LEARNED,
     HARD_NO_SKIP,
-    changed,
-    without_twins,
+    Variant,
 )
+from polyreply.metrics.registry import label
 
 _LARGE = {"model.adapter_init": "large"}
-_NO_SKIP = changed(EQHARD, "no skip connection", HARD_NO_SKIP.settings)
+_NO_SKIP = EQHARD.changed("no skip connection", HARD_NO_SKIP.settings)
 _PAIRS = (
     (HARD, EQHARD),
-    (HARD_AUTHORS, replace(changed(EQHARD, "authors' initialisation", HARD_AUTHORS.settings), rate_of=EQHARD)),
+    (HARD_AUTHORS, EQHARD.changed("authors' initialisation", HARD_AUTHORS.settings, rate_of=EQHARD)),
     (
-        replace(changed(HARD, "large initialisation", _LARGE), rate_of=HARD_AUTHORS),
-        replace(changed(EQHARD, "large initialisation", _LARGE), rate_of=EQHARD),
+        HARD.changed("large initialisation", _LARGE, rate_of=HARD_AUTHORS),
+        EQHARD.changed("large initialisation", _LARGE, rate_of=EQHARD),
     ),
     (HARD_NO_SKIP, _NO_SKIP),
 )
-"""From a beginning where untrained decoders talk as stage 1 does to one where they talk nonsense."""
+"""From an initialisation with which untrained decoders reply like stage 1 to one with which they produce nonsense."""
 _LONGER = 4
-"""How many times as many EM steps the row has that is trained for longer."""
+"""Factor of the EM steps in the row that is trained for longer."""
 CLAIMS = (
     Claim(
-        "Hard-EM leaves at least half untrained where untrained decoders talk nonsense (percent starved)",
+        "Hard-EM leaves at least half untrained where untrained decoders produce nonsense (percent starved)",
         "ours, after Figure 2b",
         within(HARD_NO_SKIP.name, "starved", at_least=50),
     ),
@@ -47,37 +46,37 @@ CLAIMS = (
     ),
     *(
         Claim(
-            f"There, EqHard-EM has the better {told}",
+            f"There, EqHard-EM has the better {label(number)}",
             "ours, after Table 2",
             best(_NO_SKIP.name, number, (_NO_SKIP.name, HARD_NO_SKIP.name)),
         )
-        for number, told in {"bleu1_f": "BLEU1-F", "bleu2_f": "BLEU2-F", "dist2": "Dist-2"}.items()
+        for number in ("bleu1_f", "bleu2_f", "dist2")
     ),
 )
 
 
-def rows(lab: Lab) -> list[Variant]:
-    """Both methods from each beginning, and Hard-EM with a learned prior."""
-    return without_twins(lab, [*itertools.chain(*_PAIRS), HARD_LEARNED])
+def rows(systems: Systems) -> list[Variant]:
+    """Both methods with each initialisation, and Hard-EM with a learned prior."""
+    return systems.distinct([*itertools.chain(*_PAIRS), HARD_LEARNED])
 
 
-def longer(lab: Lab) -> Variant:
-    """Hard-EM from the authors' beginning, in case it only takes its time to starve: looked at with one seed."""
-    steps = _LONGER * lab.preset.stage_2.steps
-    return replace(changed(HARD_AUTHORS, f"{_LONGER} times the EM steps", {"steps": steps}), rate_of=HARD_AUTHORS)
+def longer(systems: Systems) -> Variant:
+    """Hard-EM with the authors' initialisation and more steps, in case it starves only later; with one seed."""
+    steps = _LONGER * systems.preset.stage_2.steps
+    return HARD_AUTHORS.changed(f"{_LONGER} times the EM steps", {"steps": steps}, rate_of=HARD_AUTHORS)
 
 
-def _needs(lab: Lab) -> Sequence[Stage]:
-    return [*lab.all_scores(rows(lab)), lab.training(longer(lab), lab.preset.seeds[0])]
+def _tasks(systems: Systems) -> Sequence[Task]:
+    return [*systems.all_scores(rows(systems)), systems.training(longer(systems), systems.preset.seeds[0])]
 
 
-def _report(lab: Lab, folder: Path) -> Findings:
-    variants = rows(lab)
+def _report(systems: Systems, folder: Path) -> Findings:
+    variants = rows(systems)
     drawn = [HARD, HARD_AUTHORS, HARD_NO_SKIP, HARD_LEARNED, _NO_SKIP]
-    usage = usage_table(lab, [*variants, longer(lab)], folder, [one.name for one in drawn])
-    scored = score_table(lab, "What their replies are worth", variants, baseline=EQHARD.name)
+    usage = usage_table(systems, [*variants, longer(systems)], folder, [one.name for one in drawn])
+    scored = score_table(systems, "Scores of their replies", variants, baseline=EQHARD.name)
     trained = [one for one in variants if one.name in scored.numbers]
-    shares = {one.name: [lab.usage(one, seed)["share"] for seed in lab.seeds(one)] for one in trained}
+    shares = {one.name: [systems.usage(one, seed)["share"] for seed in systems.seeds(one)] for one in trained}
     return Findings(
         [usage.table, scored.table],
         [usage.picture],
@@ -88,4 +87,4 @@ def _report(lab: Lab, folder: Path) -> Findings:
     )
 
 
-EXPERIMENT = Experiment(_needs, _report, has_all_seeds=True)
+EXPERIMENT = Experiment(_tasks, _report, has_all_seeds=True)

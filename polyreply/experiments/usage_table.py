@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from polyreply.experiments.result import Number, Picture, Row, Table
+from polyreply.experiments.result import Picture
 from polyreply.experiments.score_table import starved, training_notes
-from polyreply.experiments.systems import Lab, Variant
+from polyreply.experiments.systems import Systems
+from polyreply.experiments.variants import Variant
+from polyreply.tables import Row, Table
 from polyreply.training.plots import plot_assignment
 from polyreply.training.run_log import read
 
@@ -32,37 +34,41 @@ _NOTES = (
 
 @dataclass(frozen=True)
 class Usage:
-    """What the decoders of some variants were trained on, with the first seed of a lab."""
+    """What the decoders of some variants were trained on, with the first seed."""
 
     table: Table
     picture: Picture
     numbers: dict[str, dict[str, float]]
-    """For each variant that was trained."""
+    """For each variant whose training did not diverge."""
     shares: dict[str, list[float]]
     """Each decoder's share of the samples."""
     diverged: list[str]
-    """What is to be said of those whose training diverged."""
+    """A remark on each variant whose training diverged."""
 
 
-def usage_table(lab: Lab, variants: Sequence[Variant], folder: Path, drawn: Collection[str] | None = None) -> Usage:
-    """Trains the variants, where that is not done, and draws all or some in `assignment.png`; the first seed counts."""
-    seed = lab.preset.seeds[0]
-    lab = lab.with_seeds((seed,))
-    trained, diverged = lab.trained(variants)
-    usages = {one.name: lab.usage(one, seed) for one in trained}
+def usage_table(
+    systems: Systems, variants: Sequence[Variant], folder: Path, drawn: Collection[str] | None = None
+) -> Usage:
+    """Train the variants, where that is missing, and draw `assignment.png` with all of them or those named."""
+    seed = systems.preset.seeds[0]
+    systems = systems.with_seeds((seed,))
+    trained, diverged = systems.trained(variants)
+    usages = {one.name: systems.usage(one, seed) for one in trained}
     panels = {_short(name): usage for name, usage in usages.items() if drawn is None or name in drawn}
     plot_assignment(panels or usages, folder / "assignment.png")
-    logs = {one.name: read(lab.workshop.make(lab.training(one, seed)) / "log.jsonl") for one in trained}
-    numbers = {name: {**_numbers(usage), **course(logs[name])} for name, usage in usages.items()}
-    rows = [Row([name, *(Number(found[column]) for column in _COLUMNS)]) for name, found in numbers.items()]
-    notes = [*_NOTES, *training_notes(lab, trained)]
+    numbers = {}
+    for one in trained:
+        log = read(systems.cache.get(systems.training(one, seed)) / "log.jsonl")
+        numbers[one.name] = {**_numbers(usages[one.name]), **course(log)}
+    rows = [Row([name, *(own[column] for column in _COLUMNS)]) for name, own in numbers.items()]
+    notes = [*_NOTES, *training_notes(systems, trained)]
     caption = f"Assignment of training samples to decoders, mean ± deviation over samples; seed {seed}."
     return Usage(
         Table("What the decoders were trained on", ["method", *_COLUMNS.values()], rows, notes),
         Picture("assignment.png", caption),
         numbers,
         {name: list(usage["share"]) for name, usage in usages.items()},
-        [f"Diverged: {told}." for told in diverged],
+        [f"Diverged: {message}." for message in diverged],
     )
 
 

@@ -1,8 +1,9 @@
-"""What the paper claims: how our numbers and its own are judged, and whether they were copied well."""
+"""Claims: how our numbers and the paper's are judged, and whether the paper's were copied correctly."""
 
 import numpy as np
 import pytest
 
+from polyreply.errors import DivergedError
 from polyreply.experiments import (
     figure_assignment,
     figure_scaling,
@@ -13,7 +14,6 @@ from polyreply.experiments import (
     table_em,
     table_main,
 )
-from polyreply.experiments.cache import Diverged
 from polyreply.experiments.claims import (
     Claim,
     Significance,
@@ -26,13 +26,12 @@ from polyreply.experiments.claims import (
     within,
     worst,
 )
-from polyreply.experiments.result import Table
 from polyreply.experiments.score_table import Scored
 from polyreply.experiments.table_ours import choose
-from polyreply.experiments.variants import HARD, HARD_AUTHORS, of_authors
-from polyreply.metrics.comparison import Comparison, System
-from polyreply.metrics.registry import PAPER_NUMBERS, harmonic_mean
-from polyreply.metrics.scores import Scores, Signature
+from polyreply.experiments.variants import HARD, HARD_AUTHORS, for_authors_start
+from polyreply.metrics import PAPER_NUMBERS, Comparison, Scores, Signature, System
+from polyreply.metrics.registry import harmonic_mean
+from polyreply.tables import Table
 
 OURS = {"a": {"bleu2_f": 3.0, "dist2": 10.0}, "b": {"bleu2_f": 2.0, "dist2": 40.0}, "c": {"bleu2_f": 1.0}}
 OURS |= {"e": {"bleu2_f": 2.996}}
@@ -40,7 +39,7 @@ OURS |= {"p": {"dist2": 0.0138}, "q": {"dist2": 0.0363}, "z": {"dist2": 1e-155}}
 
 
 @pytest.mark.parametrize(
-    "judge, holds, told",
+    "judge, holds, text",
     [
         (best("a", "bleu2_f", "abc"), True, "3.00; of the others b, 2.00"),
         (best("b", "bleu2_f", "abc"), False, "2.00; of the others a, 3.00"),
@@ -60,10 +59,10 @@ OURS |= {"p": {"dist2": 0.0138}, "q": {"dist2": 0.0363}, "z": {"dist2": 1e-155}}
         (worst("b", "bleu2_f", "abc"), False, "2.00; of the others c, 1.00"),
     ],
 )
-def test_a_claim_holds_does_not_or_was_not_measured(judge, holds, told):
+def test_a_claim_holds_does_not_or_was_not_measured(judge, holds, text):
     [verdict] = check([Claim("claim", "Table 9", judge)], OURS)
     assert verdict.outcome == {True: "holds", False: "does not hold", None: "not measured"}[holds]
-    assert (verdict.ours, verdict.paper) == (told, "")
+    assert (verdict.ours, verdict.paper) == (text, "")
 
 
 def test_a_recipe_wins_by_bleu2_f_unless_it_is_less_diverse():
@@ -77,11 +76,11 @@ def test_a_recipe_wins_by_bleu2_f_unless_it_is_less_diverse():
     assert choose(found) == ("alike", False)
     assert choose({**found, "same words": {**numbers(9.5, 60, 5), "identical": 6.0}}) == ("same words", False)
     for diverged in ({"alike": alike}, {"EqHard-EM": base}):
-        with pytest.raises(Diverged, match="use a lower learning rate"):
+        with pytest.raises(DivergedError, match="use a lower learning rate"):
             choose(diverged)
 
 
-def test_who_is_the_best_of_several_that_were_tried_pays_for_all_of_them():
+def test_the_p_value_of_the_best_of_several_is_multiplied_by_their_number():
     claim = [Claim("claim", "ours", best("a", "bleu2_f", "ab"))]
 
     def outcome(p_value, tries):
@@ -110,7 +109,7 @@ def test_pairwise_bleu_is_believed_only_where_identical_replies_do_not_contradic
     [verdict] = check(claim, SHORT)
     assert verdict.outcome == "not measured" and "40.00 %" in verdict.ours and "10.00 %" in verdict.ours
     [verdict] = check(claim, {**SHORT, "a": {"pairwise_bleu": 5.0, "identical": 0.0}}, SHORT)
-    assert verdict.outcome == "holds" and "identical pairs" in verdict.ours and "turn it round" in verdict.paper
+    assert verdict.outcome == "holds" and "identical pairs" in verdict.ours and "reverse it" in verdict.paper
     third = {**SHORT, "c": {"pairwise_bleu": 4.0, "identical": 0.0}}
     assert check([Claim("claim", "Table 9", best("b", "pairwise_bleu", "abc"))], third)[0].outcome == "does not hold"
     few = {"a": {"pairwise_bleu": 5.0, "identical": 1.0}, "b": {"pairwise_bleu": 20.0, "identical": 0.0}}
@@ -125,11 +124,11 @@ def test_pairwise_bleu_near_0_says_nothing_where_replies_are_identical():
     assert [check(near, numbers)[0].outcome for numbers in found] == ["not measured", "holds"]
     equal = {"a": {"pairwise_bleu": 0.0, "identical": 90.0}, "b": {"pairwise_bleu": 0.0, "identical": 0.0}}
     [verdict] = check([Claim("alike", "Table 9", over("a", "b", "pairwise_bleu"))], equal)
-    assert verdict.outcome == "not measured" and verdict.ours.endswith("could turn it round")
+    assert verdict.outcome == "not measured" and verdict.ours.endswith("could reverse it")
 
 
 @pytest.mark.parametrize(
-    "found, outcome, told",
+    "found, outcome, text",
     [
         (Significance(0.2), "holds, not significantly", "p = 0.200"),
         (Significance(0.01), "holds", "p = 0.010"),
@@ -138,7 +137,7 @@ def test_pairwise_bleu_near_0_says_nothing_where_replies_are_identical():
         (None, "holds", "2.00"),
     ],
 )
-def test_the_best_is_tested(found, outcome, told):
+def test_the_best_is_tested(found, outcome, text):
     asked = []
 
     def test(*names):
@@ -149,26 +148,26 @@ def test_the_best_is_tested(found, outcome, told):
     first, second = check(claims, OURS, test=test)
     assert (
         first.outcome == outcome
-        and first.ours.endswith(told)
+        and first.ours.endswith(text)
         and asked == [("a", "b", "bleu2_f"), ("a", "c", "bleu2_f")]
     )
     assert second.outcome == "does not hold", "and nothing is tested"
 
 
 @pytest.mark.parametrize(
-    "far, outcome, told",
+    "far, outcome, text",
     [
         (Significance(0.001), "holds", "of the others b, 2.00; p = 0.010"),
         (Significance(0.2), "holds, not significantly", "of the others b, 2.00; p = 0.200"),
         (Significance(0.001, seeds_agree=False), "holds, not significantly", "p = 0.010; not with every seed"),
     ],
 )
-def test_the_best_has_to_beat_each_of_the_others(far, outcome, told):
+def test_the_best_has_to_beat_each_of_the_others(far, outcome, text):
     """Seeds of a system may vary so much that one further behind is less surely so."""
     claim = [Claim("best", "Table 9", best("a", "bleu2_f", "acb"))]
     numbers = {name: {"bleu2_f": value} for name, value in {"a": 3.0, "b": 2.0, "c": 1.0}.items()}
     [verdict] = check(claim, numbers, test=lambda system, other, number: {"b": Significance(0.01), "c": far}[other])
-    assert verdict.outcome == outcome and verdict.ours.endswith(told)
+    assert verdict.outcome == outcome and verdict.ours.endswith(text)
 
 
 def _scored(**shifts):
@@ -218,20 +217,20 @@ def test_the_papers_own_numbers_confirm_its_claims(claims, table, dataset):
 
 
 @pytest.mark.parametrize("dataset", ["weibo", "opensubtitles"])
-def test_the_papers_own_numbers_confirm_what_it_says_of_em_variants(dataset):
+def test_the_papers_own_numbers_confirm_its_claims_about_em_variants(dataset):
     published = paper.table_em(dataset)
     numbers = table_em.papers_numbers(published)
     assert {one.outcome for one in check(table_em.CLAIMS, numbers)} == {"holds"}
     assert HARD.name not in numbers and numbers[HARD_AUTHORS.name]["dist1"] == published.numbers["Hard-EM"]["dist1"]
-    assert of_authors(published, [HARD]) == published and HARD.name in published.numbers
+    assert for_authors_start(published, [HARD]) == published and HARD.name in published.numbers
 
 
-def test_every_system_of_the_paper_is_judged_by_what_the_paper_says_of_it():
-    told = " ".join(claim.text for claim in (*table_em.CLAIMS, *table_main.CLAIMS, figure_scaling.SIMILAR))
-    for text in ("Dist-1, Hard-EM excluded", "Pairwise-BLEU, Hard-EM excluded", "lowest BLEU2-F", "lowest Dist-2"):
-        assert text in told
-    for text in ("EqRandom variants perform similarly", "1.5× EqRandom-Fixed", "Dist-2 of those that do not sample"):
-        assert text in told
+def test_every_statement_of_the_paper_about_a_system_is_a_claim():
+    text = " ".join(claim.text for claim in (*table_em.CLAIMS, *table_main.CLAIMS, figure_scaling.SIMILAR))
+    for part in ("Dist-1, Hard-EM excluded", "Pairwise-BLEU, Hard-EM excluded", "lowest BLEU2-F", "lowest Dist-2"):
+        assert part in text
+    for part in ("EqRandom variants perform similarly", "1.5× EqRandom-Fixed", "Dist-2 of those that do not sample"):
+        assert part in text
     hard = {"EqHard-EM": {"relative_std": 300.0}}
     assert [one.outcome for one in check(figure_assignment.CLAIMS, hard)][-1] == "holds"
     similar = {"K = 5, EqHard-EM": {"bleu2_f": 8.0}, "K = 5, Beam search": {"bleu2_f": 7.5}}
@@ -243,7 +242,7 @@ def test_every_system_of_the_paper_is_judged_by_what_the_paper_says_of_it():
 
 @pytest.mark.parametrize("dataset", ["weibo", "opensubtitles"])
 @pytest.mark.parametrize("table", [paper.table_main, paper.table_em, paper.table_ablation])
-def test_the_papers_numbers_were_copied_well(table, dataset):
+def test_the_papers_numbers_were_copied_correctly(table, dataset):
     for numbers in table(dataset).numbers.values():
         assert list(numbers) == PAPER_NUMBERS
         for order in "12":
