@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,29 @@ def polyreply():
         return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900, **options)
 
     return run
+
+
+@pytest.fixture
+def polyreply_here(monkeypatch, capsys):
+    """Runs the command line like `polyreply`, in this process: much faster, for all but what a process does."""
+    from polyreply.cli import main
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def run(*arguments, env=None, cwd=None) -> subprocess.CompletedProcess:
+        with monkeypatch.context() as patched, pytest.raises(SystemExit) as end:
+            patched.setattr(sys, "argv", ["polyreply", *map(str, arguments)])
+            for name, value in {"COLUMNS": "160", **(env or {})}.items():
+                patched.setenv(name, value)
+            if cwd is not None:
+                patched.chdir(cwd)
+            capsys.readouterr()
+            main.run()
+        return subprocess.CompletedProcess(sys.argv, end.value.code or 0, *capsys.readouterr())
+
+    yield run
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,8 @@
-"""`polyreply bench metrics`: the paper's nine numbers for K=10 and 5 references, against calls of NLTK.
+"""`polyreply bench metrics`: the paper's nine scores for K=10 and 5 references, against NLTK.
 
-NLTK's way is a fair one: every text is tokenised once, and BLEU-1 and BLEU-2 of a pair come from one call of
-`sentence_bleu`. It is measured on the first contexts alone, since all of them would take minutes, and both sides are
-compared per context. Ours computes its other numbers too. Memory is what the peak of a process grows by meanwhile.
+The comparison is fair to NLTK: every text is tokenised once, and BLEU-1 and BLEU-2 of a pair come from one call of
+`sentence_bleu`. NLTK is timed on the first contexts only, since all of them would take minutes, and both are compared
+per context. Ours computes its other scores as well. Memory is the growth of a process's peak during the work.
 """
 
 import itertools
@@ -32,7 +32,7 @@ def bench_metrics(contexts: int, sample: int, notify: Notify) -> dict[str, Any]:
     responses, references = bench_texts(contexts)
     few = (responses[:sample], references[:sample])
     notify(f"NLTK, {sample} contexts", 0.1)
-    for run in (nltk_numbers, evaluate):  # what the libraries do once does not count
+    for run in (nltk_numbers, evaluate):  # one-time costs of the libraries do not count
         run(responses[:2], references[:2])
     expected, nltk_seconds = timed(lambda: nltk_numbers(*few))
     found = evaluate(*few)
@@ -61,7 +61,7 @@ def bench_metrics(contexts: int, sample: int, notify: Notify) -> dict[str, Any]:
 
 
 def bench_texts(contexts: int, seed: int = 0) -> tuple[Texts, Texts]:
-    """Responses and references of so many contexts: replies of smalltalk, half of the responses near a reference."""
+    """Responses and references for that many contexts: replies of smalltalk, half of the responses near a reference."""
     random = Random(seed)
     rows = smalltalk.generate(split="train", rows=contexts, seed=seed, form="explicit")
     pools = [list(row.responses) for row in rows]
@@ -82,14 +82,14 @@ def _one_word_changed(text: str, other: str, random: Random) -> str:
 
 
 def nltk_numbers(responses: Texts, references: Texts) -> dict[str, float]:
-    """The nine numbers by NLTK's `sentence_bleu`, pair by pair."""
+    """The nine scores by NLTK's `sentence_bleu`, pair by pair."""
     sentence_bleu = _nltk_sentence_bleu()
     tokenize = tokenizer_named("wordpunct", "lower")
     columns: dict[str, list[float]] = {name: [] for name in PAPER_NUMBERS if not name.endswith("_f")}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # NLTK warns of every pair without a common n-gram
-        for said, gold in zip(responses, references, strict=True):
-            hypotheses, golds = [tokenize(text) for text in said], [tokenize(text) for text in gold]
+        for ours, theirs in zip(responses, references, strict=True):
+            hypotheses, golds = [tokenize(text) for text in ours], [tokenize(text) for text in theirs]
             pairs = [[sentence_bleu([two], one, [(1.0,), (0.5, 0.5)]) for two in golds] for one in hypotheses]
             for order in (0, 1):
                 scores = [[pair[order] for pair in row] for row in pairs]

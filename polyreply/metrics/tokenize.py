@@ -1,9 +1,9 @@
-"""Texts to tokens, in the four ways a score can be signed with.
+"""The four tokenizers of scores.
 
-- `wordpunct`: runs of word characters and runs of the other signs, as NLTK's function of that name; the paper's choice
-  for English.
+- `wordpunct`: runs of word characters and runs of other signs, as NLTK's function of that name; the paper's choice for
+  English.
 - `characters`: every character but white space; for Chinese.
-- `13a` and `zh`: sacreBLEU's, token for token, for numbers that are to stand beside sacreBLEU's.
+- `13a` and `zh`: sacreBLEU's, token for token, for scores that are compared with sacreBLEU's.
 """
 
 import re
@@ -22,18 +22,13 @@ CASES: tuple[str, ...] = get_args(CaseName)
 
 def tokenizer_named(name: str, case: str) -> Tokenize:
     """The function from a text to its tokens."""
-    if name not in TOKENIZERS:
-        raise PolyReplyError(f"tokenizer: expected {_choice(TOKENIZERS)}, found {name!r}; name one of these")
-    if case not in CASES:
-        raise PolyReplyError(f"case: expected {_choice(CASES)}, found {case!r}; name one of these")
+    for option, value, choices in (("tokenizer", name, TOKENIZERS), ("case", case, CASES)):
+        if value not in choices:
+            raise PolyReplyError(f"{option}: expected {', '.join(choices[:-1])} or {choices[-1]}, found {value!r}")
     tokenize = _TOKENIZE[name]
     if case == "mixed":
         return tokenize
     return lambda text: tokenize(text.lower())
-
-
-def _choice(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:-1]) + f" or {names[-1]}"
 
 
 _wordpunct: Tokenize = re.compile(r"\w+|[^\w\s]+").findall
@@ -47,8 +42,8 @@ _MARK_BEFORE_NO_DIGIT = re.compile(r"([.,])([^0-9])")
 _DASH_AFTER_DIGIT = re.compile(r"([0-9])(-)")
 _ENTITIES = (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">"))
 
-# What sacreBLEU's zh sets apart, one character at a time. The first and the third range begin and end where they do
-# because sacreBLEU writes code points above FFFF with four digits; scores have to agree with what it does.
+# What sacreBLEU's zh separates, one character at a time. The first and the third range begin and end where they do
+# because sacreBLEU writes code points above FFFF with four digits, and scores must agree with it.
 _ZH = re.compile(
     "([\u2001-\u2a6d\u2e80-\u2eff\u2f00-\u2fdf\u2ff0-\u2fff\u3000-\u303f\u3100-\u312f\u31a0-\u31bf\u31c0-\u31ef"
     "\u3200-\u33ff\u3400-\u4db5\u4e00-\u9fbb\uf900-\ufa2d\ufa30-\ufa6a\ufa70-\ufad9\ufe10-\ufe1f\ufe30-\ufe4f"

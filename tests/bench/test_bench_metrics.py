@@ -18,8 +18,8 @@ def test_both_ways_agree():
     assert 5 < found["bleu2_f"] < 60 and 6 < found["length"] < 20  # neither alike nor strange to each other
 
 
-def test_every_figure_is_reported(polyreply):
-    done = polyreply("bench", "metrics", "--contexts", 600, "--sample", 10, "--json")
+def test_every_figure_is_reported(polyreply_here):
+    done = polyreply_here("bench", "metrics", "--contexts", 600, "--sample", 10, "--json")
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
     assert figures["metrics.vs_nltk"] > 10 and figures["metrics.largest_difference"] < 1e-9

@@ -21,7 +21,7 @@ def files(tmp_path, write_rows):
     )
 
 
-def test_a_table_for_people_and_a_file_for_compare(tmp_path, polyreply, files):
+def test_a_table_for_people_and_a_file_for_compare(tmp_path, polyreply, polyreply_here, files):
     said, gold = files
     out = tmp_path / "new" / "scores.json"
     done = polyreply("evaluate", said, "--references", gold, "--output", out, "--name", "ours")
@@ -34,33 +34,33 @@ def test_a_table_for_people_and_a_file_for_compare(tmp_path, polyreply, files):
     assert "note: 22.2 % of the pairs of responses are identical" in done.stdout
     scores = load_scores(out)
     assert scores.numbers == pytest.approx(expected.numbers) and scores.system == "ours"
-    again = polyreply("evaluate", said, "-r", gold, "-o", out)
+    again = polyreply_here("evaluate", said, "-r", gold, "-o", out)
     assert again.returncode == 2 and "--overwrite" in again.stderr
-    assert polyreply("evaluate", said, "-r", gold, "-o", out, "--overwrite").returncode == 0
+    assert polyreply_here("evaluate", said, "-r", gold, "-o", out, "--overwrite").returncode == 0
     assert load_scores(out).system == ""
 
 
-def test_json_for_programs(polyreply, files):
+def test_json_for_programs(polyreply_here, files):
     said, gold = files
-    done = polyreply("evaluate", said, "-r", gold, "--json", "--tokenizer", "characters", "--case", "mixed")
+    done = polyreply_here("evaluate", said, "-r", gold, "--json", "--tokenizer", "characters", "--case", "mixed")
     tree = json.loads(done.stdout)
     expected = evaluate(RESPONSES, REFERENCES, tokenizer="characters", case="mixed")
     assert {name: tree[name] for name in PAPER_NUMBERS} == pytest.approx({n: expected[n] for n in PAPER_NUMBERS})
     assert tree["signature"].startswith("tok:characters|case:mixed|") and "per_context" not in tree
 
 
-def test_a_variable_k_has_to_be_asked_for_and_is_signed(tmp_path, polyreply, write_rows, files):
+def test_a_variable_k_has_to_be_asked_for_and_is_signed(tmp_path, polyreply_here, write_rows, files):
     _, gold = files
     rows = [{"context": context, "responses": ["a", "b"][: 1 + n % 2]} for n, context in enumerate(CONTEXTS)]
     said = write_rows(tmp_path / "uneven.jsonl", rows)
-    done = polyreply("evaluate", said, "-r", gold)
+    done = polyreply_here("evaluate", said, "-r", gold)
     [line] = done.stderr.strip().splitlines()
     assert done.returncode == 2 and done.stdout == ""
     assert (
         line.startswith(f"error: {said}, line 2: expected 1 responses as in line 1, found 2;")
         and "--variable-k" in line
     )
-    done = polyreply("evaluate", said, "-r", gold, "--variable-k", "--json")
+    done = polyreply_here("evaluate", said, "-r", gold, "--variable-k", "--json")
     assert "|k:variable(1-2)|refs:1-3|" in json.loads(done.stdout)["signature"]
 
 
@@ -74,16 +74,16 @@ def test_a_variable_k_has_to_be_asked_for_and_is_signed(tmp_path, polyreply, wri
         (["--references", "missing.jsonl"], "missing.jsonl: there is no such file"),
     ],
 )
-def test_a_mistake_is_one_clear_line(tmp_path, polyreply, files, options, message):
+def test_a_mistake_is_one_clear_line(tmp_path, polyreply_here, files, options, message):
     said, gold = files
-    done = polyreply("evaluate", said, "-r", gold, *options, cwd=tmp_path)
+    done = polyreply_here("evaluate", said, "-r", gold, *options, cwd=tmp_path)
     [line] = done.stderr.strip().splitlines()
     assert done.returncode == 2 and line.startswith("error: ") and message in line
 
 
-def test_rows_that_were_left_out_are_told(tmp_path, polyreply, write_rows, files):
+def test_rows_that_were_left_out_are_reported(tmp_path, polyreply_here, write_rows, files):
     said, _ = files
     rows = [{"context": context, "responses": ["x"]} for context in CONTEXTS]
     gold = write_rows(tmp_path / "gold.jsonl", [rows[0], b"{", *rows[1:]])
-    done = polyreply("evaluate", said, "-r", gold, "--json")
+    done = polyreply_here("evaluate", said, "-r", gold, "--json")
     assert done.returncode == 0 and f"warning: 1 bad row of {gold} was left out" in done.stderr
