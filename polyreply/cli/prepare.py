@@ -131,13 +131,13 @@ def _print_overlap(overlap: dict[str, Any]) -> None:
         counts = [when[what]["share"] for when in (before, overlap["after"][name]) for what in ("pairs", "contexts")]
         shares.append([name.replace("_", " "), before["of_pairs"], *(100 * share for share in counts)])
     if shares:
-        headings = ("split", "of pairs", "pairs", "contexts", "pairs left", "contexts left")
-        print_table("Overlap between splits, in % of the pairs", headings, shares)
+        columns = ("split", "of pairs", "pairs", "contexts", "pairs left", "contexts left")
+        print_table("Overlap between splits, in % of the pairs", columns, shares)
     dropped = []
-    for split, kinds in overlap["dropped"].items():
-        pairs = [kinds.get(kind, {}).get("pairs", 0) for kind in ("near", "pairs", "contexts")]
-        dropped.append([split, kinds.get("near", {}).get("dialogues", 0), *pairs])
+    for split, found in overlap["dropped"].items():
+        pairs = [found.get(kind, {}).get("pairs", 0) for kind in ("near", "pairs", "contexts")]
+        dropped.append([split, found.get("near", {}).get("dialogues", 0), *pairs])
     if any(any(row[1:]) for row in dropped):
-        headings = ("split", "near-duplicate dialogues", "their pairs", "equal pairs", "equal contexts")
+        kinds = ("split", "near-duplicate dialogues", "their pairs", "equal pairs", "equal contexts")
         action = "Found (and kept)" if overlap["mode"] == "report" else "Dropped"
-        print_table(f"{action} because another split has it too", headings, dropped)
+        print_table(f"{action} because another split has it too", kinds, dropped)

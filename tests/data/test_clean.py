@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyreply.data.clean import RULES, CleanSettings, clean
@@ -129,7 +129,8 @@ def test_limits_are_settings():
     assert list(CleanSettings(min_words=5, max_words=4).problems())
 
 
-@given(st.lists(st.text(max_size=20), max_size=20))
+@settings(max_examples=60)
+@given(st.lists(st.text(max_size=20), max_size=6))
 def test_a_text_is_judged_alone(texts):
     """Neighbours in the column change nothing, for any characters."""
     together = clean(pa.array(texts, pa.string()), CleanSettings(), "en")

@@ -1,4 +1,4 @@
-"""Reading dialogue files: every form, its compressed twin, and rows that are wrong."""
+"""Reading dialogue rows, from files and in memory: every form, compressed files, and rows that are wrong."""
 
 import csv
 import gzip
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyreply.data.dialogue import BadRows, Dialogue
-from polyreply.data.read import read_dialogues
+from polyreply.data.read import read_dialogues, read_rows
 from polyreply.errors import DataError
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(lambda text: text.strip())
@@ -45,6 +45,34 @@ def test_each_turn_is_answered_by_the_next(tmp_path, write_rows, context_turns, 
     dialogues, _ = read(path, context_turns=context_turns)
     assert [dialogue.context for dialogue in dialogues] == contexts
     assert [dialogue.responses for dialogue in dialogues] == [("b",), ("c",), ("d",)]
+
+
+def message(role, content):
+    return {"role": role, "content": content}
+
+
+A, B, C, D = (message(role, text) for role, text in zip(("user", "assistant") * 2, "abcd", strict=True))
+SYSTEM = message("system", "Be brief.")
+
+
+@pytest.mark.parametrize(
+    "messages, dialogues",
+    [
+        ([A, B], [Dialogue(("a",), ("b",))]),
+        ([SYSTEM, A, B, C, D], [Dialogue(("a",), ("b",)), Dialogue(("a", "b", "c"), ("d",))]),
+        ([A, C, B], [Dialogue(("a\nc",), ("b",))]),
+        ([A, SYSTEM, C, B, D, C], [Dialogue(("a\nc",), ("b\nd",))]),
+        ([B, A, D], [Dialogue(("b", "a"), ("d",))]),
+    ],
+    ids=["pair", "system", "same role", "system between", "greeting"],
+)
+def test_each_assistant_message_answers_the_turns_before_it(tmp_path, write_rows, messages, dialogues):
+    path = write_rows(tmp_path / "d.jsonl", [{"messages": messages}])
+    assert read(path, context_turns=3) == (dialogues, BadRows())
+    as_columns = {name: [one[name] for one in messages] for name in ("role", "content")}
+    for row in ({"messages": messages}, {"messages": as_columns}, {"conversations": messages}):
+        [record] = read_rows([row], "rows", BadRows(strict=True))
+        assert list(record.dialogues(3)) == dialogues
 
 
 @given(st.lists(st.tuples(TEXT, st.lists(TEXT, min_size=1, max_size=3)), min_size=1, max_size=5))
@@ -86,6 +114,15 @@ GOOD = {"context": "a", "response": "b"}
         ({"turns": ["a"]}, "at least 2 turns"),
         ({"turns": ["a", "", "b"]}, "empty turn"),
         ({"context": "a", "responses": ["b", "c"], "acts": ["joke"]}, "2 responses but 1 acts"),
+        ({"messages": []}, "no response"),
+        ({"messages": [B, A]}, "no response"),
+        ({"messages": "a"}, "wrong type"),
+        ({"messages": [A, "b"]}, "message 2: expected an object"),
+        ({"messages": [A, message("tool", "b")]}, "message 2: expected the role"),
+        ({"messages": [A, {"content": "b"}]}, "message 2: expected the role"),
+        ({"messages": [A, {"role": "assistant"}]}, "message 2: expected content"),
+        ({"messages": [A, message("assistant", [{"text": "b"}])]}, "message 2: expected content"),
+        ({"messages": [A, message("assistant", " ")]}, "message 2: empty content"),
     ],
 )
 def test_a_bad_row_is_counted_with_its_line(tmp_path, write_rows, row, reason):
@@ -95,8 +132,12 @@ def test_a_bad_row_is_counted_with_its_line(tmp_path, write_rows, row, reason):
     assert bad_rows.first[0]["line"] == 3 and reason in bad_rows.first[0]["reason"]
     with pytest.raises(DataError, match=r"d\.jsonl, line 3"):
         list(read_dialogues(path, bad_rows=BadRows(strict=True)))
-    with pytest.raises(DataError, match="expected dialogue rows, found none"):
+    with pytest.raises(DataError, match=r"only_bad\.jsonl.*1 bad rows: line 1"):
         read(write_rows(tmp_path / "only_bad.jsonl", [row]))
+    if isinstance(row, dict) and row.get("responses") != "b":  # in memory, a text counts as a list of one
+        bad_rows = BadRows()
+        assert len(list(read_rows([GOOD, row], "rows", bad_rows))) == bad_rows.count == 1
+        assert bad_rows.first[0]["line"] == 2 and reason in bad_rows.first[0]["reason"]
 
 
 @given(st.lists(st.binary(max_size=30).filter(lambda row: b"\n" not in row), max_size=8))
