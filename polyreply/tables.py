@@ -129,11 +129,11 @@ def _rows(table: Table) -> list[tuple[list[Cell], bool]]:
 
 def _are_numbers(table: Table) -> list[bool]:
     """For each column whether it holds numbers, which are aligned to the right."""
-    found = [False] * len(table.columns)
+    are_numbers = [False] * len(table.columns)
     for cells, _ in _rows(table):
         for place, cell in enumerate(cells):
-            found[place] |= isinstance(cell.value, int | float) and not isinstance(cell.value, bool)
-    return found
+            are_numbers[place] |= isinstance(cell.value, int | float) and not isinstance(cell.value, bool)
+    return are_numbers
 
 
 def _text(cell: Cell, column: Column) -> str:

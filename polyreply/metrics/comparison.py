@@ -79,15 +79,15 @@ def compare(
     from names to one or several of these. Scores with the same name are the seeds of one system. `columns` are the
     scores that tables show.
     """
-    found = gather_systems(systems)
-    scores, names = all_scores(found), [system.name for system in found]
+    compared = gather_systems(systems)
+    scores, names = all_scores(compared), [system.name for system in compared]
     _check_options(names, baseline, test, alpha, columns, scores)
-    first = found[names.index(baseline)] if baseline is not None else found[0]
-    comparison = Comparison(found, first.name, test, samples, seed, alpha, tuple(dict.fromkeys(columns)))
-    comparison.incomparable.update({one.name: why for one in found if (why := _why_incomparable(first, one))})
+    first = compared[names.index(baseline)] if baseline is not None else compared[0]
+    comparison = Comparison(compared, first.name, test, samples, seed, alpha, tuple(dict.fromkeys(columns)))
+    comparison.incomparable.update({one.name: why for one in compared if (why := _why_incomparable(first, one))})
     comparison.remarks.extend(_remarks(comparison, first))
-    for place, system in enumerate(found):
-        notify(f"resampling {system.name}", place / len(found))
+    for place, system in enumerate(compared):
+        notify(f"resampling {system.name}", place / len(compared))
         if len({one.num_contexts for one in system.seeds}) > 1:
             continue
         values = system.columns()
@@ -343,11 +343,11 @@ def gather_systems(systems: Sequence[SystemOrScores]) -> list[System]:
     names = [one_line(name or scores.system).strip() for name, _, scores in loaded]
     unnamed = [source for name, (_, source, _) in zip(names, loaded, strict=True) if not name]
     of_files = _names_of_files([source for source in unnamed if isinstance(source, Path)], set(names))
-    found: dict[str, list[Scores]] = {}
+    seeds_of: dict[str, list[Scores]] = {}
     for place, (name, (_, source, scores)) in enumerate(zip(names, loaded, strict=True), start=1):
         fallback = of_files[source] if isinstance(source, Path) and not name else f"system {place}"
-        found.setdefault(name or fallback, []).append(scores)
-    return [System(name, seeds) for name, seeds in found.items()]
+        seeds_of.setdefault(name or fallback, []).append(scores)
+    return [System(name, seeds) for name, seeds in seeds_of.items()]
 
 
 def _entries(system: SystemOrScores) -> list[tuple[str, Scores | Path]]:

@@ -15,7 +15,7 @@ from polyreply.metrics.bleu import BLEU_METRICS
 from polyreply.metrics.diversity import DIVERSITY_METRICS
 from polyreply.metrics.embeddings import EMBEDDING_METRICS, MODEL, embedding_columns, load_model
 from polyreply.metrics.ngrams import ORDERS, Vocabulary, make_block
-from polyreply.metrics.registry import METRICS, Metric, harmonic_mean, register
+from polyreply.metrics.registry import METRICS, Metric, harmonic_mean
 from polyreply.metrics.scores import Scores, Signature, span
 from polyreply.metrics.tokenize import CaseName, TokenizerName, tokenizer_named
 from polyreply.progress import Notify, silent
@@ -25,8 +25,7 @@ Texts = Sequence[Sequence[str]]
 _BLOCK_CONTEXTS, _BLOCK_CELLS, _BLOCK_CHARACTERS = 256, 1 << 18, 1 << 18
 """A block ends before it has more contexts, more pairs of sentences or more text, however many tokens that is."""
 
-for _metric in (*BLEU_METRICS, *DIVERSITY_METRICS, *EMBEDDING_METRICS):
-    register(_metric)
+METRICS.update({metric.name: metric for metric in (*BLEU_METRICS, *DIVERSITY_METRICS, *EMBEDDING_METRICS)})
 
 
 def evaluate(

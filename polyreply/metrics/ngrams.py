@@ -82,7 +82,7 @@ class Block:
     @cached_property
     def matches_n(self) -> list[Ints]:
         """Clipped matches of each order, (C, K, S)."""
-        return [matches(self, found) for found in self.grams_n]
+        return [matches(self, of_order) for of_order in self.grams_n]
 
     @cached_property
     def bleu_n(self) -> list[Floats]:
@@ -115,8 +115,8 @@ def make_block(
     numbers: list[int] = []
     lengths_CS = np.zeros((len(responses), slots), np.int64)
     number_of = vocabulary.__getitem__
-    for context, (said, gold) in enumerate(zip(responses, references, strict=True)):
-        for first, texts in ((0, said), (most, gold)):
+    for context, (ours, theirs) in enumerate(zip(responses, references, strict=True)):
+        for first, texts in ((0, ours), (most, theirs)):
             for slot, text in enumerate(texts, start=first):
                 tokens = tokenize(text)
                 numbers.extend(map(number_of, tokens))
@@ -129,14 +129,15 @@ def make_block(
 def grams(block: Block) -> Iterator[Grams]:
     """The n-grams of order 1, 2, 3 and 4."""
     row_T, total = block.row_T, len(block.row_T)
-    gram_T, found = _number(block, row_T // block.slots * (block.tokens_T.max(initial=0) + 1) + block.tokens_T, row_T)
-    yield found
+    key_T = row_T // block.slots * (block.tokens_T.max(initial=0) + 1) + block.tokens_T
+    gram_T, unigrams = _number(block, key_T, row_T)
+    yield unigrams
     word_T = gram_T
     for order in range(2, ORDERS + 1):
         # An n-gram is the (n-1)-gram at its first token and the word at its last, if both are in one sentence.
         first_E = np.flatnonzero(row_T[: max(0, total - order + 1)] == row_T[order - 1 :])
-        number_E, found = _number(block, gram_T[first_E] * total + word_T[first_E + order - 1], row_T[first_E])
-        yield found
+        number_E, ngrams = _number(block, gram_T[first_E] * total + word_T[first_E + order - 1], row_T[first_E])
+        yield ngrams
         gram_T = np.zeros(total, np.int64)
         gram_T[first_E] = number_E
 
@@ -196,9 +197,9 @@ def sentence_bleu(matches_n: Sequence[Ints], hypothesis_lengths: Ints, reference
     some = matches_n[0] > 0
     log_sum: Floats = np.zeros(1)
     scores = []
-    for order, found in enumerate(matches_n, start=1):
+    for order, matched in enumerate(matches_n, start=1):
         total = np.maximum(hypothesis_lengths - order + 1, 1)
-        log_sum = log_sum + np.log(np.where(found > 0, found / total, _TINY))
+        log_sum = log_sum + np.log(np.where(matched > 0, matched / total, _TINY))
         scores.append(np.where(some, penalty * np.exp(log_sum / order), 0.0))
     return scores
 

@@ -11,7 +11,7 @@ def exclamations(responses, references):
 ```
 
 `evaluate` then computes it, score files keep it, tables label it, `compare` tests it, and the signature names it. The
-built-in metrics are registered in the same way in `bleu.py`, `diversity.py` and `embeddings.py`.
+built-in metrics are in `bleu.py`, `diversity.py` and `embeddings.py`; `evaluation.py` adds them in that order.
 """
 
 import math
@@ -67,7 +67,7 @@ class Metric:
     shown: bool = False
     """Whether tables show it by default."""
     version: str = ""
-    """Distinguishes definitions in the signature; built-in metrics have polyreply's version."""
+    """Distinguishes definitions in the signature; empty for built-in metrics, which have polyreply's version."""
 
 
 METRICS: dict[str, Metric] = {}
@@ -75,12 +75,14 @@ METRICS: dict[str, Metric] = {}
 
 
 def register(new: Metric) -> None:
-    """Add a metric, or replace an earlier one from outside the package."""
+    """Add a metric from outside the package, or replace one that was added earlier."""
     if not re.fullmatch("[a-z][a-z0-9_]*", new.name) or new.name in _RESERVED:
         raise PolyReplyError(
             f"metric {new.name!r}: expected a name of small letters, digits and _ that is not a field of score files "
             f"({', '.join(sorted(_RESERVED))}); choose another"
         )
+    if not re.fullmatch("[A-Za-z0-9._-]+", new.version):
+        raise PolyReplyError(f"metric {new.name}: expected a version of letters and digits, found {new.version!r}")
     if new.name in METRICS and not METRICS[new.name].version:
         raise PolyReplyError(f"metric {new.name}: polyreply has one of that name; choose another")
     METRICS[new.name] = new

@@ -92,3 +92,9 @@ def test_two_metrics_can_be_combined_by_their_harmonic_mean():
 def test_a_name_that_is_taken_or_no_identifier_is_refused(name):
     with pytest.raises(PolyReplyError, match=re.escape(name)):
         metric(name)(lambda responses, references: 1.0)
+
+
+def test_a_metric_needs_a_version_that_fits_a_signature():
+    for version in ("", "a|b", "1+1"):
+        with pytest.raises(PolyReplyError, match="version"):
+            metric("mine", version=version)(lambda responses, references: 1.0)
