@@ -10,7 +10,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -22,9 +22,9 @@ from polyreply.metrics.tokenize import TokenizerName, tokenizer_named
 
 Kind = Literal["synchronous-training", "non-training", "degenerate"]
 _EVERYONE = -1
-"""Stands for the decoder in an alarm about all of them."""
+"""The decoder of an alarm about all of them."""
 _FEWEST_REPLIES = 4
-"""Of a decoder: fewer say nothing about what it mostly does."""
+"""Replies of a decoder: with fewer, their share means nothing."""
 _WORD = re.compile(r"\w")
 
 
@@ -33,35 +33,35 @@ class AlarmSettings:
     """When to raise an alarm, and whether to stop."""
 
     grace: Annotated[int, Field(ge=0)] = 100
-    """EM steps at the start in which posteriors may be equal: decoders begin near each other."""
+    """First EM steps, in which posteriors may be equal: decoders start nearly alike."""
     patience: Annotated[int, Field(ge=1)] = 50
-    """Steps in a row with nearly equal posteriors that are called synchronous training."""
+    """Consecutive steps with nearly equal posteriors that count as synchronous training."""
     synchronous_below: Annotated[float, Field(ge=0, le=1)] = 0.05
-    """Nearly equal: so small a part of the largest possible distance from uniform, 1 − 1/K."""
+    """Nearly equal: below this fraction of the largest possible distance from uniform, 1 − 1/K."""
     window: Annotated[int, Field(ge=1)] = 100
-    """Steps over which a decoder's share of training is taken."""
+    """Steps over which a decoder's share of training is measured."""
     untrained_below: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """A decoder with less than this part of an equal share, 1/K, is not being trained."""
+    """A decoder with less than this fraction of an equal share, 1/K, counts as not trained."""
     degenerate_above: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """A decoder of which more than this share of the validation replies are empty or repeating is degenerate."""
+    """A decoder is degenerate if more than this share of its validation replies are empty or repetitive."""
     stop: bool = False
-    """Ends the run at the first alarm, after a warning and a checkpoint."""
+    """End the run at the first alarm, after a warning and a checkpoint."""
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """One thing that went wrong: a line for people, and the values for the log."""
+    """A failure: a message for people, and values for the log."""
 
     kind: Kind
     step: int
     message: str
     decoders: tuple[int, ...]
-    """The decoders it is about; empty when it is about all."""
+    """The decoders concerned; empty for all of them."""
     values: tuple[float, ...]
-    """What was measured: the distance from uniform, or a share of each decoder."""
+    """The measurement: the distance from uniform, or a share for each decoder."""
 
     def to_json(self) -> dict[str, Any]:
-        """What the log holds."""
+        """The values for the log."""
         values = [round(value, 6) for value in self.values]
         return {
             "step": self.step,
@@ -73,7 +73,7 @@ class Alarm:
 
 
 class CollapseError(PolyReplyError):
-    """A run that was to stop at an alarm has met one."""
+    """An alarm was raised in a run that stops at alarms."""
 
     def __init__(self, alarms: Sequence[Alarm]) -> None:
         super().__init__("stopped: " + "; ".join(alarm.message for alarm in alarms))
@@ -81,7 +81,7 @@ class CollapseError(PolyReplyError):
 
 
 class Alarms:
-    """Watches a run. Each failure, and each decoder in it, is told once."""
+    """Watches a run. Each failure of each decoder is reported once."""
 
     def __init__(self, settings: AlarmSettings, num_decoders: int, tokenizer: TokenizerName = "wordpunct") -> None:
         self.settings = settings
@@ -90,43 +90,39 @@ class Alarms:
         self._seen = 0
         self._in_a_row = 0
         self._trained: deque[tuple[float, ...]] = deque(maxlen=settings.window)
-        self._told: set[tuple[Kind, int]] = set()
+        self._reported: set[tuple[Kind, int]] = set()
 
     def step(self, record: StepRecord) -> list[Alarm]:
-        """What a step gives reason to warn of."""
+        """The alarms that a step raises."""
         if self.num_decoders < 2 or not record.usage_K:
             return []
         self._seen += 1
         return [*self._synchronous(record), *self._untrained(record)]
 
     def validation(self, replies_by_decoder: Sequence[Sequence[str]], step: int) -> list[Alarm]:
-        """What the replies of each decoder to the validation contexts give reason to warn of."""
+        """The alarms that each decoder's replies to the validation contexts raise."""
         if self.num_decoders < 2:
             return []
         bad = [self._bad_replies(replies) for replies in replies_by_decoder]
         counts = [len(replies) for replies in replies_by_decoder]
         limit = self.settings.degenerate_above
         found = [k for k, n in enumerate(counts) if n >= _FEWEST_REPLIES and bad[k] > limit * n]
-        return [*_degenerate(step, self._untold("degenerate", found), bad, counts)]
-
-    def stop(self, alarms: Sequence[Alarm]) -> NoReturn:
-        """Ends a run whose settings say `stop`; its caller has logged the alarms and saved the run by then."""
-        raise CollapseError(alarms)
+        return [*_degenerate(step, self._unreported("degenerate", found), bad, counts)]
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs for a resumed run to warn as an uninterrupted one would; plain JSON values."""
+        """Plain JSON values with which a resumed run raises the same alarms as an uninterrupted one."""
         return {
             "seen": self._seen,
             "in_a_row": self._in_a_row,
             "trained": [[*trained_K] for trained_K in self._trained],
-            "told": [[kind, decoder] for kind, decoder in sorted(self._told)],
+            "reported": [[kind, decoder] for kind, decoder in sorted(self._reported)],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self._seen, self._in_a_row = state["seen"], state["in_a_row"]
         self._trained = deque((tuple(trained_K) for trained_K in state["trained"]), maxlen=self.settings.window)
-        self._told = {(kind, decoder) for kind, decoder in state["told"]}
+        self._reported = {(kind, decoder) for kind, decoder in state["reported"]}
 
     def _synchronous(self, record: StepRecord) -> Iterator[Alarm]:
         distance, settings = record.posterior_distance, self.settings
@@ -134,13 +130,13 @@ class Alarms:
             return
         most = 1 - 1 / self.num_decoders
         self._in_a_row = self._in_a_row + 1 if distance < settings.synchronous_below * most else 0
-        if self._in_a_row < settings.patience or not self._untold("synchronous-training", [_EVERYONE]):
+        if self._in_a_row < settings.patience or not self._unreported("synchronous-training", [_EVERYONE]):
             return
         message = (
             f"synchronous training at step {record.step}: for {self._in_a_row} steps the posteriors have been nearly "
             f"equal (distance {distance:.4f} from uniform; the alarm is below {settings.synchronous_below * most:.4f}, "
-            f"and {most:.2f} is the most), so all decoders learn the same and will reply the same. It is usual with "
-            "soft-em; try eqhard-em, a higher learning rate for the decoders, or a start less equal"
+            f"and {most:.2f} is the largest possible), so all decoders learn the same and will reply the same. It is "
+            "usual with soft-em; try eqhard-em, a higher learning rate, or decoders that start less alike"
         )
         yield Alarm("synchronous-training", record.step, message, (), (distance,))
 
@@ -153,30 +149,30 @@ class Alarms:
             return
         share_K = [trained / total for trained in trained_K]
         limit = self.settings.untrained_below / self.num_decoders
-        decoders = self._untold("non-training", [k for k, share in enumerate(share_K) if share < limit])
+        decoders = self._unreported("non-training", [k for k, share in enumerate(share_K) if share < limit])
         if not decoders:
             return
         message = (
             f"non-training collapse at step {record.step}: {_names(decoders)} had "
             f"{_listed([f'{share_K[k]:.2%}' for k in decoders])} of the samples of the last {len(self._trained)} steps "
             f"(an equal share is {1 / self.num_decoders:.1%}, the alarm is below {limit:.2%}): the decoders that are "
-            "ahead win every sample, and the rest stays untrained. It is usual with hard-em; try eqhard-em, whose "
-            "shares are equal, or a start near the identity"
+            "ahead win every sample, and the others stay untrained. It is usual with hard-em; try eqhard-em, whose "
+            "shares are equal, or adapters that start near the identity"
         )
         yield Alarm("non-training", record.step, message, tuple(decoders), tuple(share_K[k] for k in decoders))
 
     def _bad_replies(self, replies: Sequence[str]) -> int:
-        """How many replies have no word in them ("", "...") or repeat themselves."""
+        """The number of replies without a word ("", "...") or with a repeated phrase."""
         if not replies:
             return 0
         block = make_block([[text] for text in replies], [[] for _ in replies], self._tokenize, Vocabulary())
         repeats = repeating(block) > 0
         return sum(bool(again) or not _WORD.search(text) for text, again in zip(replies, repeats, strict=True))
 
-    def _untold(self, kind: Kind, decoders: Sequence[int]) -> list[int]:
-        """Those of the decoders that have not been told of yet; now they have."""
-        new = [k for k in decoders if (kind, k) not in self._told]
-        self._told |= {(kind, k) for k in new}
+    def _unreported(self, kind: Kind, decoders: Sequence[int]) -> list[int]:
+        """The decoders that have not been reported yet; they count as reported from now on."""
+        new = [k for k in decoders if (kind, k) not in self._reported]
+        self._reported |= {(kind, k) for k in new}
         return new
 
 

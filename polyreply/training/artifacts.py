@@ -11,7 +11,7 @@ from polyreply.em.settings import MLE
 from polyreply.models.card import CardFacts
 from polyreply.plots import can_plot
 from polyreply.reply import PolyReply
-from polyreply.training import plots
+from polyreply.training import usage_plots
 from polyreply.training.recipe import TrainRecipe
 from polyreply.training.usage import UsageStatistics, write_usage
 
@@ -36,8 +36,8 @@ def write_results(
     summary = usage.summary(recipe.method)
     write_usage(folder / "usage.json", summary)
     if can_plot():
-        plots.plot_usage(summary, folder / "usage.png")
-        plots.plot_assignment({recipe.method: summary}, folder / "assignment.png")
+        usage_plots.plot_usage(summary, folder / "usage.png")
+        usage_plots.plot_assignment({recipe.method: summary}, folder / "assignment.png")
 
 
 def tracker_values(record: StepRecord) -> dict[str, float]:

@@ -14,7 +14,7 @@ import numpy as np
 from polyreply.arrays import Floats
 from polyreply.em.em_step import StepRecord
 from polyreply.errors import PolyReplyError
-from polyreply.files import write_file
+from polyreply.files import check_schema_version, write_file
 
 SCHEMA_VERSION = 1
 _MOST_POINTS = 500
@@ -22,7 +22,7 @@ _DECIMALS = 6
 
 
 class UsageStatistics:
-    """Adds up the usage of a run's EM steps, in memory that does not grow with them."""
+    """Accumulates the usage of a run's EM steps, in constant memory."""
 
     def __init__(self, num_decoders: int) -> None:
         self.num_decoders = num_decoders
@@ -30,15 +30,15 @@ class UsageStatistics:
         self._trained_K = np.zeros(num_decoders)
         """Samples, or posterior mass, of each decoder."""
         self._mean_K, self._scatter_K = np.zeros(num_decoders), np.zeros(num_decoders)
-        """Of the shares of the steps: their mean and the sum of squared distances from it."""
+        """Mean of the steps' shares, and the sum of squared distances from it."""
         self._squares_K: Floats | None = np.zeros(num_decoders)
-        """Sum over samples of the squared weight; None once a step has not told its `weight_std_K`."""
+        """Sum over samples of the squared weight; None once a step came without `weight_std_K`."""
         self._first: list[float] = []
         self._last: list[float] = []
         self._series = _Series(num_decoders)
 
     def add(self, record: StepRecord) -> None:
-        """Counts a step in; one of stage 1, or without finite numbers, has nothing to count."""
+        """Add a step; one of stage 1, or whose numbers are not finite, is ignored."""
         if not record.usage_K or not all(map(math.isfinite, record.usage_K)):
             return
         if len(record.usage_K) != self.num_decoders:
@@ -56,7 +56,7 @@ class UsageStatistics:
         self._series.add(record.step, usage_K)
 
     def summary(self, method: str) -> dict[str, Any]:
-        """The content of `usage.json`; the deviations are over steps and, where the steps told it, over samples."""
+        """The content of `usage.json`; deviations are over steps and, where known, over samples."""
         share_K = self._trained_K / max(self._samples, 1)
         return {
             "schema_version": SCHEMA_VERSION,
@@ -74,7 +74,7 @@ class UsageStatistics:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs for a resumed run to end with the same file; plain JSON values."""
+        """Plain JSON values with which a resumed run ends with the same file."""
         return {
             "steps": self._steps,
             "samples": self._samples,
@@ -88,7 +88,7 @@ class UsageStatistics:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self._steps, self._samples = state["steps"], state["samples"]
         self._trained_K = np.array(state["trained"], np.float64)
         self._mean_K, self._scatter_K = np.array(state["mean"], np.float64), np.array(state["scatter"], np.float64)
@@ -109,7 +109,7 @@ class UsageStatistics:
 
 
 class _Series:
-    """The usage over time as means of equally many steps, twice as many whenever there are too many points."""
+    """The usage over time as means over equal numbers of steps; the number doubles when there are too many points."""
 
     def __init__(self, num_decoders: int) -> None:
         self._stride, self._pending = 1, 0
@@ -163,26 +163,22 @@ class _Series:
 
 
 def write_usage(path: Path, summary: Mapping[str, Any]) -> None:
-    """Writes `usage.json`, complete or not at all, over an earlier one."""
+    """Write `usage.json` atomically, replacing an earlier one."""
     lines = (msgspec.json.encode(name) + b": " + msgspec.json.encode(value) for name, value in summary.items())
     write_file(path, b"{\n" + b",\n".join(lines) + b"\n}\n", overwrite=True)  # one line each, for people
 
 
 def read_usage(path: Path) -> dict[str, Any]:
-    """Reads what `write_usage` has written."""
+    """Read what `write_usage` wrote."""
     if not path.is_file():
         raise PolyReplyError(f"{path}: there is no such file; name the usage.json of a run folder")
     try:
         found = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError):
         found = {}
-    version = found.get("schema_version")
-    if not isinstance(version, int) or not {"share", "step_std", "series"} <= found.keys():
+    if not {"schema_version", "share", "step_std", "series"} <= found.keys():
         raise PolyReplyError(f"{path}: expected the usage.json of a training run, found something else")
-    if version > SCHEMA_VERSION:
-        raise PolyReplyError(
-            f"{path} has schema version {version}, and this polyreply reads up to {SCHEMA_VERSION}; upgrade polyreply"
-        )
+    check_schema_version(path, found["schema_version"], SCHEMA_VERSION)
     return found
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from polyreply.em.em_step import StepRecord
 from polyreply.errors import PolyReplyError
-from polyreply.training import plots
+from polyreply.training import usage_plots
 from polyreply.training.usage import UsageStatistics, read_usage, write_usage
 
 K = 3
@@ -123,8 +123,8 @@ def test_other_files_are_refused_in_one_line(tmp_path, text, message):
 def test_plots_are_drawn_the_same_each_time(tmp_path):
     hard, soft = counted(history(60)[1]).summary("hard-em"), counted(history(9, 1)[1]).summary("soft-em")
     for name in ("one.png", "two.png"):
-        plots.plot_usage(hard, tmp_path / f"usage-{name}")
-        plots.plot_assignment({"hard-em": hard, "soft-em": soft}, tmp_path / f"assignment-{name}")
+        usage_plots.plot_usage(hard, tmp_path / f"usage-{name}")
+        usage_plots.plot_assignment({"hard-em": hard, "soft-em": soft}, tmp_path / f"assignment-{name}")
     for kind in ("usage", "assignment"):
         first, second = ((tmp_path / f"{kind}-{name}").read_bytes() for name in ("one.png", "two.png"))
         assert first == second and first.startswith(b"\x89PNG")
@@ -150,12 +150,12 @@ def test_the_deviation_is_over_steps_unless_every_run_knows_it_over_samples():
 def test_nothing_to_draw_is_said(tmp_path):
     empty = UsageStatistics(K).summary("mle")
     with pytest.raises(PolyReplyError, match="found none"):
-        plots.plot_usage(empty, tmp_path / "a.png")
+        usage_plots.plot_usage(empty, tmp_path / "a.png")
     with pytest.raises(PolyReplyError, match="at least one step"):
-        plots.plot_assignment({"mle": empty}, tmp_path / "a.png")
+        usage_plots.plot_assignment({"mle": empty}, tmp_path / "a.png")
 
 
 def test_without_matplotlib_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(PolyReplyError, match=r"pip install 'polyreply\[demo\]'"):
-        plots.plot_usage(counted(history(5)[1]).summary(""), tmp_path / "a.png")
+        usage_plots.plot_usage(counted(history(5)[1]).summary(""), tmp_path / "a.png")

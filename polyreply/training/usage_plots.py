@@ -18,11 +18,11 @@ _NAMED_COLOURS = 10
 _NAMED_DECODERS = 24
 """More would make a legend longer than the plot, so they share a colour bar."""
 _SMOOTH = 25
-"""A moving average spans such a part of the points."""
+"""A moving average spans one of so many parts of the points."""
 
 
 def plot_usage(usage: Mapping[str, Any], path: Path) -> None:
-    """Draws the share of each decoder over the steps of a run, from the content of its `usage.json`."""
+    """Draw the share of each decoder over the steps of a run, from the content of its `usage.json`."""
     usage_PK = np.array(usage["series"]["usage"], np.float64)
     if not len(usage_PK):
         raise PolyReplyError(f"{path}: a plot of usage needs the steps of an EM run, found none; train with K decoders")
@@ -31,7 +31,8 @@ def plot_usage(usage: Mapping[str, Any], path: Path) -> None:
     axes = figure.add_subplot()
     span = max(1, len(usage_PK) // _SMOOTH)
     _draw_lines(figure, axes, usage["series"]["step"], 100 * _smooth(usage_PK, span))
-    axes.set_title(_title(usage), loc="left", fontsize=11)
+    method = f", {usage['method']}" if usage["method"] else ""
+    axes.set_title(f"Usage of {usage['num_decoders']} decoders{method}", loc="left", fontsize=11)
     averaged = span * usage["series"]["steps_per_point"]
     axes.set_xlabel("EM step" + (f" (moving average over {averaged} steps)" if averaged > 1 else ""))
     axes.set_ylabel("share of training (%)")
@@ -41,13 +42,13 @@ def plot_usage(usage: Mapping[str, Any], path: Path) -> None:
 
 
 def plot_assignment(usages: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """Draws mean ± deviation of each decoder's assignment, one panel per method: {"eqhard-em": usage, …}.
+    """Draw mean ± deviation of each decoder's assignment, one panel per method: {"eqhard-em": usage, …}.
 
-    The deviation is over samples, as in the paper, if every run has told it; otherwise over steps.
+    The deviation is over samples, as in the paper, if every run has it; otherwise over steps.
     """
     if not usages or not all(usage["steps"] for usage in usages.values()):
         raise PolyReplyError(f"{path}: a plot of the assignment needs EM runs with at least one step; train them first")
-    over = _deviation_over(usages)
+    over = "samples" if all(usage.get("sample_std") for usage in usages.values()) else "steps"
     check_plot(path)
     figure = new_figure(max(4.5, 1.2 + 3.4 * len(usages)), 3.8)
     panels = figure.subplots(1, len(usages), sharey=True, squeeze=False)[0]
@@ -62,10 +63,6 @@ def plot_assignment(usages: Mapping[str, Mapping[str, Any]], path: Path) -> None
     panels[0].set_ylabel(f"assigned share, mean ± std over {over} (%)")
     panels[0].set_ylim(0, min(105, max(_highest(usage, over) for usage in usages.values()) * 1.08))
     save(figure, path)
-
-
-def _deviation_over(usages: Mapping[str, Mapping[str, Any]]) -> str:
-    return "samples" if all(usage.get("sample_std") for usage in usages.values()) else "steps"
 
 
 def _draw_lines(figure: Any, axes: Any, steps_P: list[int], percent_PK: Floats) -> None:
@@ -91,22 +88,18 @@ def _draw_lines(figure: Any, axes: Any, steps_P: list[int], percent_PK: Floats) 
 
 
 def _draw_bars(axes: Any, usage: Mapping[str, Any], over: str) -> int:
-    """Whiskers end at 0 and 100 %: the deviation of hard assignments is larger than their mean. Returns K."""
+    """Draw one panel; K. Whiskers end at 0 and 100 %: the deviation of hard assignments exceeds their mean."""
+    from matplotlib.ticker import MultipleLocator
+
     mean_K, std_K = _mean_and_std(usage, over)
     below_K, above_K = np.minimum(std_K, mean_K), np.minimum(std_K, 100 - mean_K)
     whiskers = {"ecolor": "0.25", "elinewidth": 1.1, "capsize": min(4, 40 / len(mean_K))}
     axes.bar(range(len(mean_K)), mean_K, width=0.72, color=_BAR, yerr=[below_K, above_K], error_kw=whiskers, zorder=2)
     _equal_line(axes, len(mean_K), _EQUAL_SHARE)
     style(axes)
-    axes.xaxis.set_major_locator(_decoder_ticks(len(mean_K)))
+    axes.xaxis.set_major_locator(MultipleLocator(1 if len(mean_K) <= 16 else 5 if len(mean_K) <= 60 else 10))
     axes.set_xlim(-0.7, len(mean_K) - 0.3)
     return len(mean_K)
-
-
-def _decoder_ticks(num_decoders: int) -> Any:
-    from matplotlib.ticker import MultipleLocator
-
-    return MultipleLocator(1 if num_decoders <= 16 else 5 if num_decoders <= 60 else 10)
 
 
 def _mean_and_std(usage: Mapping[str, Any], over: str) -> tuple[Floats, Floats]:
@@ -132,7 +125,3 @@ def _smooth(usage_PK: Floats, span: int) -> Floats:
     low, high = np.maximum(at - span // 2, 0), np.minimum(at - span // 2 + span, len(usage_PK))
     smoothed_PK: Floats = (total_PK[high] - total_PK[low]) / (high - low)[:, None]
     return smoothed_PK
-
-
-def _title(usage: Mapping[str, Any]) -> str:
-    return f"Usage of {usage['num_decoders']} decoders" + (f", {usage['method']}" if usage["method"] else "")
