@@ -2,28 +2,40 @@
 
 Prepares real conversations, trains ten new decoders on the shipped backbone by EqHard-EM, replies to five messages,
 and compares ten decoders with beam search and nucleus sampling from the same backbone on 200 held-out contexts. It
-uses nothing but the public interface, so it is also the longest example of it.
+is built on the public interface, so it is also the longest example of it.
 """
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from polyreply.config import as_overrides, load_recipe
+from polyreply import (
+    Callback,
+    Comparison,
+    Dialogue,
+    EMSettings,
+    ModelSettings,
+    OptimizerSettings,
+    PolyReply,
+    PrepareRecipe,
+    Reply,
+    Scores,
+    TrainRecipe,
+    ValidationSettings,
+    compare,
+    evaluate,
+    prepare,
+    read_dialogues,
+    train,
+)
 from polyreply.data.chitchat import SCREENED
-from polyreply.data.dialogue import Dialogue
-from polyreply.data.prepare import PrepareRecipe, prepare
-from polyreply.data.read import read_dialogues
 from polyreply.files import write_files
-from polyreply.metrics import Comparison, Scores, compare, evaluate
 from polyreply.plots import can_plot
 from polyreply.progress import Notify, silent
-from polyreply.reply import Context, PolyReply, Reply
+from polyreply.reply import Context
 from polyreply.reply_file import response_row
-from polyreply.training.callbacks import Callback
-from polyreply.training.loop import train
-from polyreply.training.recipe import TrainRecipe
+from polyreply.training.recipe import CheckpointSettings
 
 MESSAGES = (
     "I finally passed my driving test!",
@@ -35,15 +47,15 @@ MESSAGES = (
 """Chosen before anything was trained; none of them is in the training data."""
 CHITCHAT = PrepareRecipe(clean=SCREENED)
 """The data of the shipped model, and of the demo."""
-TRAINING = {
-    "method": "eqhard-em",
-    "model.backbone": "shipped",
-    "steps": 150,
-    "em": {"e_step_size": 100, "cost": "nll"},
-    "optimizer": {"learning_rate": 1.5e-3, "schedule": "cosine", "clip_norm": 1.0},
-    "validation": {"every": 75, "samples": 200, "contexts": 5, "keep": "last"},
-    "checkpoint.every": 25,
-}
+RECIPE = TrainRecipe(
+    method="eqhard-em",
+    model=ModelSettings(backbone="shipped"),
+    steps=150,
+    em=EMSettings(e_step_size=100, cost="nll"),
+    optimizer=OptimizerSettings(learning_rate=1.5e-3, schedule="cosine", clip_norm=1.0),
+    validation=ValidationSettings(every=75, samples=200, contexts=5, keep="last"),
+    checkpoint=CheckpointSettings(every=25),
+)
 """A short version of the shipped model's stage 2."""
 GENERATION = {"max_new_tokens": 32, "min_new_tokens": 8, "no_repeat_ngram_size": 3}
 """For all systems alike: a small model repeats itself easily, and stops earlier than people do (9 words, not 13)."""
@@ -95,8 +107,8 @@ def _trained_model(out: Path, data: Path, callbacks: Sequence[Callback]) -> Poly
     """The demo's model: loaded if it exists, otherwise trained (or resumed) in `out/run` and moved to `out/model`."""
     folder, run = out / "model", out / "run"
     if not folder.is_dir():
-        recipe = load_recipe(TrainRecipe, None, as_overrides({"data": data, "out": run, **TRAINING}))
-        train(recipe, resume=(run / "recipe.yaml").is_file(), callbacks=callbacks)
+        resume = (run / "recipe.yaml").is_file()
+        train(replace(RECIPE, out=str(run)), data, resume=resume, callbacks=callbacks)
         (run / "model").rename(folder)
     return PolyReply.from_pretrained(folder)
 

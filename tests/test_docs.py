@@ -62,3 +62,18 @@ def test_contributing_lists_every_stage_in_the_order_of_imports():
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     listed = re.findall(r"^polyreply/(\w+)(?:\.py|/)", text, re.MULTILINE)
     assert listed == [*STAGES, "recipes", "shipped"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_paths_that_a_page_names_exist(page):
+    """`polyreply/…`, `tests/…` and `tools/…` in backticks or in the layout block."""
+    named = re.findall(r"(?:^|`)((?:polyreply|tests|tools)/[\w./-]*)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_the_tour_names_the_models_files():
+    """The table of docs/architecture.md that names files without their folder."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = text.split("| file in `polyreply/models` |")[1].split("\n\n")[0]
+    named = re.findall(r"`(\w+\.py)`", table)
+    assert len(named) > 5 and [name for name in named if not (ROOT / "polyreply" / "models" / name).exists()] == []
