@@ -48,7 +48,7 @@ def plot_assignment(usages: Mapping[str, Mapping[str, Any]], path: Path) -> None
     """
     if not usages or not all(usage["steps"] for usage in usages.values()):
         raise PolyReplyError(f"{path}: a plot of the assignment needs EM runs with at least one step; train them first")
-    over = "samples" if all(usage.get("sample_std") for usage in usages.values()) else "steps"
+    over = _deviation_over(usages)
     check_plot(path)
     figure = new_figure(max(4.5, 1.2 + 3.4 * len(usages)), 3.8)
     panels = figure.subplots(1, len(usages), sharey=True, squeeze=False)[0]
@@ -63,6 +63,10 @@ def plot_assignment(usages: Mapping[str, Mapping[str, Any]], path: Path) -> None
     panels[0].set_ylabel(f"assigned share, mean ± std over {over} (%)")
     panels[0].set_ylim(0, min(105, max(_highest(usage, over) for usage in usages.values()) * 1.08))
     save(figure, path)
+
+
+def _deviation_over(usages: Mapping[str, Mapping[str, Any]]) -> str:
+    return "samples" if all(usage.get("sample_std") for usage in usages.values()) else "steps"
 
 
 def _draw_lines(figure: Any, axes: Any, steps_P: list[int], percent_PK: Floats) -> None:

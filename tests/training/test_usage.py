@@ -132,17 +132,17 @@ def test_plots_are_drawn_the_same_each_time(tmp_path):
 
 def test_smoothing_keeps_the_length_and_averages_around_each_point():
     values = np.array([[0.0], [3.0], [6.0], [3.0]])
-    assert plots._smooth(values, 3).ravel().tolist() == [1.5, 3.0, 4.0, 4.5]
-    assert plots._smooth(values, 1).tolist() == values.tolist()
+    assert usage_plots._smooth(values, 3).ravel().tolist() == [1.5, 3.0, 4.0, 4.5]
+    assert usage_plots._smooth(values, 1).tolist() == values.tolist()
 
 
 def test_the_deviation_is_over_steps_unless_every_run_knows_it_over_samples():
     known = counted(history(5)[1]).summary("")
     unknown = {**known, "sample_std": None}
-    assert plots._deviation_over({"a": known, "b": known}) == "samples"
-    assert plots._deviation_over({"a": known, "b": unknown}) == "steps"
+    assert usage_plots._deviation_over({"a": known, "b": known}) == "samples"
+    assert usage_plots._deviation_over({"a": known, "b": unknown}) == "steps"
     for over, mean, std in (("samples", "share", "sample_std"), ("steps", "step_mean", "step_std")):
-        found_mean, found_std = plots._mean_and_std(known, over)
+        found_mean, found_std = usage_plots._mean_and_std(known, over)
         assert (found_mean / 100).tolist() == pytest.approx(known[mean])
         assert (found_std / 100).tolist() == pytest.approx(known[std])
 
