@@ -1,7 +1,4 @@
-"""Writes docs/cli.md from the help texts and docs/recipes.md from the recipes.
-
-Run as `python -m tools.docs docs`.
-"""
+"""Write docs/cli.md from the help texts and docs/recipes.md from the recipes: `python -m tools.docs docs`."""
 
 import ast
 import dataclasses
@@ -24,15 +21,16 @@ _RECIPES = """# Recipe reference
 
 Generated from the recipes' own docstrings by `make docs`; a test fails when it is stale.
 
-A recipe is a YAML file that holds only what differs from the defaults below. `KEY=VALUE` settings on the command line
-always win over the file; a key inside a section is written with a dot, as in `clean.max_words=40`. An unknown key is
-answered with the nearest valid one, all problems are reported at once, and the resolved recipe is saved with the
-result as `recipe.yaml`, which can be used as a recipe again.
+A recipe is a YAML file that holds only what differs from the defaults below; `polyreply train --list` lists those that
+come with the package and can be named without a path. `KEY=VALUE` settings on the command line take precedence over the
+file; a key inside a section is written with a dot, as in `clean.max_words=40`. For an unknown key the error names the
+nearest valid one, all problems are reported at once, and the resolved recipe is saved with the result as `recipe.yaml`,
+which can be used as a recipe again.
 """
 
 
 def render_commands() -> str:
-    """The reference of every verb as Markdown."""
+    """The reference of all commands as Markdown."""
     from polyreply.cli.main import app
 
     parts = [_COMMANDS]
@@ -42,7 +40,7 @@ def render_commands() -> str:
 
 
 def render_recipes() -> str:
-    """The reference of every recipe as Markdown."""
+    """The reference of all recipe settings as Markdown."""
     from polyreply.data.prepare import PrepareRecipe
     from polyreply.training.recipe import TrainRecipe
 
@@ -74,13 +72,13 @@ def _field_docs(kind: type) -> dict[str, str]:
 
 
 def _commands(path: str, command: Any) -> Iterator[tuple[str, Any]]:
-    """Every command that does something, depth first."""
-    below = getattr(command, "commands", None)
-    if below is None:
+    """All commands that are not groups, depth first, each with its full name."""
+    subcommands = getattr(command, "commands", None)
+    if subcommands is None:
         yield path, command
         return
-    for name in sorted(below):
-        yield from _commands(f"{path} {name}", below[name])
+    for name in sorted(subcommands):
+        yield from _commands(f"{path} {name}", subcommands[name])
 
 
 def _section(path: str, command: Any) -> str:
@@ -106,7 +104,7 @@ def _usage(command: Any) -> list[str]:
 
 
 def _prose(text: str) -> str:
-    """Help text as Markdown; a paragraph that click prints as it is (\\b) becomes a code block."""
+    """Help text as Markdown; a paragraph that is printed verbatim (it starts with \\b) becomes a code block."""
     blocks = []
     for block in text.strip().split("\n\n"):
         verbatim = block.removeprefix("\b\n")
