@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from polyreply.metrics.evaluation import evaluate
     from polyreply.metrics.scores import Scores
     from polyreply.models.config import PolyReplyConfig
-    from polyreply.models.polyreply_model import PolyReplyModel
+    from polyreply.models.model import PolyReplyModel
     from polyreply.reply import PolyReply, Reply
     from polyreply.training.callbacks import Callback
     from polyreply.training.loop import train
@@ -51,7 +51,7 @@ _HOMES = {
     "OptimizerSettings": "polyreply.em.settings",
     "PolyReply": "polyreply.reply",
     "PolyReplyConfig": "polyreply.models.config",
-    "PolyReplyModel": "polyreply.models.polyreply_model",
+    "PolyReplyModel": "polyreply.models.model",
     "PrepareRecipe": "polyreply.data.prepare",
     "Reply": "polyreply.reply",
     "Scores": "polyreply.metrics.scores",

@@ -30,6 +30,7 @@ from polyreply import (
     train,
 )
 from polyreply.data.chitchat import SCREENED
+from polyreply.decoding.generate import GenerationOptions
 from polyreply.files import write_files
 from polyreply.plots import can_plot
 from polyreply.progress import Notify, silent
@@ -57,7 +58,7 @@ RECIPE = TrainRecipe(
     checkpoint=CheckpointSettings(every=25),
 )
 """A short version of the shipped model's stage 2."""
-GENERATION = {"max_new_tokens": 32, "min_new_tokens": 8, "no_repeat_ngram_size": 3}
+GENERATION: GenerationOptions = {"max_new_tokens": 32, "min_new_tokens": 8, "no_repeat_ngram_size": 3}
 """For all systems alike: a small model repeats itself easily, and stops earlier than people do (9 words, not 13)."""
 SYSTEMS = {"EqHard-EM": "decoders", "beam search": "beam", "nucleus sampling": "nucleus"}
 """How each of the compared systems decodes, by name."""

@@ -4,32 +4,32 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias, overload
+from typing import TYPE_CHECKING, TypeAlias, Unpack, overload
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from polyreply.data.context_format import encode_contexts
 from polyreply.data.dialogue import Dialogue
 from polyreply.data.tokenizer import load_tokenizer
-from polyreply.decoding.generate import Decode, How, how_to_decode, respond
+from polyreply.decoding.generate import GenerationOptions, check_request, way_of
 from polyreply.errors import ModelFolderError, PolyReplyError
 from polyreply.files import check_new_folder, new_folder
-from polyreply.models.backbones import Dtype, backbone_tokenizer, load_backbone
-from polyreply.models.card import CardFacts, Example, backbone_name, model_card
-from polyreply.models.config import PolyReplyConfig
-from polyreply.models.loading import quietly
-from polyreply.models.polyreply_model import PolyReplyModel
+from polyreply.models.backbones import SHIPPED, Dtype, backbone_tokenizer, load_backbone, quietly, shipped_folder
+from polyreply.models.config import DecoderSettings, PolyReplyConfig
+from polyreply.models.model import PolyReplyModel
 from polyreply.models.pretrained import read_config
-from polyreply.models.shipped import SHIPPED, shipped_folder
+
+if TYPE_CHECKING:
+    from polyreply.models.card import CardFacts, Example
 
 Context: TypeAlias = str | tuple[str, ...] | Dialogue
-"""A message; or several turns, oldest first; or a dialogue, of which the context is taken."""
+"""A message; or several turns, oldest first; or a dialogue, of which the context is used."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What one decoder says. `decoder` is the place in the result for ways to decode without K decoders."""
+    """A reply of one decoder. For ways to decode without K decoders, `decoder` is the rank."""
 
     decoder: int
     text: str
@@ -37,11 +37,26 @@ class Reply:
     """log p(text | context, decoder), summed over tokens."""
 
 
+class ReplyOptions(GenerationOptions, total=False):
+    """The options of `PolyReply.reply`, for code that passes them on."""
+
+    decode: str
+    """A way to decode, a name in `polyreply.decoding.generate.WAYS`."""
+    k: int | None
+    """Replies to each context; by default one of each decoder, or 10 for ways without K decoders."""
+    m: int | None
+    """Keep only the m most diverse of them."""
+    seed: int
+    """Decides what sampling draws."""
+    batch_size: int
+    """Contexts decoded together."""
+
+
 class PolyReply:
     """A tokenizer and a `PolyReplyModel`, from text to text."""
 
     def __init__(self, model: PolyReplyModel, tokenizer: PreTrainedTokenizerBase, *, readme: str = "") -> None:
-        """Pairs the two; `readme` is a model card to keep."""
+        """Pair the two; `readme` is a model card to keep."""
         vocabulary = model.backbone.get_input_embeddings().weight.shape[0]
         if len(tokenizer) > vocabulary:
             raise PolyReplyError(
@@ -58,9 +73,9 @@ class PolyReply:
         device: str | torch.device | None = None,
         dtype: str | torch.dtype | None = None,
     ) -> "PolyReply":
-        """Loads a model folder, a model of the Hugging Face hub by its name, or `shipped`, the package's own.
+        """Load a model folder, a model of the Hugging Face hub by its name, or `shipped`, the package's own.
 
-        Weights keep the type they were saved in, unless `dtype` says otherwise; the shipped ones become float32.
+        Weights have the type they were saved in by default; the shipped ones become float32.
         """
         if isinstance(dtype, str) and dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
             raise PolyReplyError(f"expected a dtype such as float32 or bfloat16, found {dtype!r}")
@@ -70,8 +85,8 @@ class PolyReply:
         tokenizer = backbone_tokenizer(folder_or_name)
         if tokenizer is None:
             raise ModelFolderError(
-                f"expected a tokenizer (tokenizer.json) beside the weights in {folder_or_name}, found none; copy the "
-                "folder again, whole"
+                f"expected a tokenizer (tokenizer.json) with the weights in {folder_or_name}, found none; copy the "
+                "whole folder again"
             )
         readme = Path(folder_or_name, "README.md")
         loaded = cls(model, tokenizer, readme=readme.read_text(encoding="utf-8") if readme.is_file() else "")
@@ -84,22 +99,22 @@ class PolyReply:
         tokenizer: str | Path | PreTrainedTokenizerBase | None = None,
         *,
         dtype: Dtype | None = None,
-        **settings: Any,
+        backbone_name: str = "",
+        **settings: Unpack[DecoderSettings],
     ) -> "PolyReply":
-        """K untrained decoders on a backbone, by its name or loaded; the settings are those of `PolyReplyConfig`."""
-        name = str(backbone) if isinstance(backbone, str | Path) else None
+        """K untrained decoders on a backbone, given by its name or loaded.
+
+        `backbone_name` is what the config and the model card call it; by default the name it was loaded by.
+        """
         if isinstance(backbone, str | Path):
-            backbone, found = load_backbone(backbone, dtype=dtype)
-            tokenizer = found if tokenizer is None else tokenizer
+            backbone_name = backbone_name or str(backbone)
+            backbone, own_tokenizer = load_backbone(backbone, dtype=dtype)
+            tokenizer = own_tokenizer if tokenizer is None else tokenizer
         if isinstance(tokenizer, str | Path):
             tokenizer = load_tokenizer(tokenizer)
         if tokenizer is None:
             raise PolyReplyError("expected a tokenizer, found none with the backbone; pass one as the second argument")
-        model = PolyReplyModel.from_backbone(backbone, **settings)
-        if name is not None:
-            model.config.backbone["_name_or_path"] = name
-        model.config.backbone["_name_or_path"] = backbone_name(model)  # a folder's path means nothing elsewhere
-        return cls(model, tokenizer)
+        return cls(PolyReplyModel.from_backbone(backbone, backbone_name=backbone_name, **settings), tokenizer)
 
     @property
     def num_decoders(self) -> int:
@@ -108,11 +123,11 @@ class PolyReply:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of the model."""
         return self.model.device
 
     def to(self, device: str | torch.device) -> "PolyReply":
-        """Moves the model, in place; `auto` means a GPU if there is one."""
+        """Move the model, in place; `auto` means a GPU if there is one."""
         chosen = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         try:
             self.model.to(chosen)  # type: ignore[arg-type]
@@ -121,35 +136,121 @@ class PolyReply:
             raise PolyReplyError(f"cannot use the device {str(device)!r}: {reason}; use cpu or auto") from error
         return self
 
+    @overload
+    def reply(self, context: Context, **options: Unpack[ReplyOptions]) -> list[Reply]: ...
+
+    @overload
+    def reply(
+        self,
+        context: list[str] | list[tuple[str, ...]] | list[Dialogue] | list[Context],
+        **options: Unpack[ReplyOptions],
+    ) -> list[list[Reply]]: ...
+
+    def reply(
+        self,
+        context: Context | list[str] | list[tuple[str, ...]] | list[Dialogue] | list[Context],
+        *,
+        decode: str = "decoders",
+        k: int | None = None,
+        m: int | None = None,
+        seed: int = 0,
+        batch_size: int = 16,
+        max_new_tokens: int | None = None,
+        min_new_tokens: int | None = None,
+        no_repeat_ngram_size: int | None = None,
+        repetition_penalty: float | None = None,
+        do_sample: bool | None = None,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        samples: int | None = None,
+        beta: float | None = None,
+        num_groups: int | None = None,
+        diversity_penalty: float | None = None,
+        generation_config: GenerationConfig | None = None,
+    ) -> list[Reply] | list[list[Reply]]:
+        """The replies to a message (a text), to several turns (a tuple or a Dialogue), or to a list of these.
+
+        `decode` is decoders (one reply of each, or of the first k), mbr (each decoder's reply that agrees best with
+        `samples` of all of them), or beam, nucleus or diverse-beam (k replies of the shared weights with adapters off,
+        by default 10). `m` keeps the m most diverse of them. `ReplyOptions` describes every option; None leaves it to
+        the model's own generation config. An option that the way to decode would ignore is an error.
+        """
+        if batch_size < 1:
+            raise PolyReplyError(f"batch_size must be 1 or more, found {batch_size}")
+        options: GenerationOptions = {
+            "max_new_tokens": max_new_tokens,
+            "min_new_tokens": min_new_tokens,
+            "no_repeat_ngram_size": no_repeat_ngram_size,
+            "repetition_penalty": repetition_penalty,
+            "do_sample": do_sample,
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "samples": samples,
+            "beta": beta,
+            "num_groups": num_groups,
+            "diversity_penalty": diversity_penalty,
+            "generation_config": generation_config,
+        }
+        decoding = check_request(self.model, decode, k, seed, options, eos=self.tokenizer.eos_token_id)
+        contexts = [_turns(one) for one in (context if isinstance(context, list) else [context])]
+        replies: list[list[Reply]] = []
+        for begin in range(0, len(contexts), batch_size):
+            context_BS, mask_BS = self._encode(contexts[begin : begin + batch_size])
+            for responses in way_of(decode)(self.model, context_BS, mask_BS, decoding):
+                texts = (str(self.tokenizer.decode(one.tokens, skip_special_tokens=True)) for one in responses)
+                pairs = zip(responses, texts, strict=True)
+                replies.append(_pick([Reply(one.decoder, text.strip(), one.logprob) for one, text in pairs], m))
+        return replies if isinstance(context, list) else replies[0]
+
+    def _encode(self, contexts: list[tuple[str, ...]]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Token ids and mask of a batch, padded on the right."""
+        ids, _ = encode_contexts(self.tokenizer, contexts, self.model.config.format())
+        rows = [torch.from_numpy(row).long() for row in ids]
+        pad = self.tokenizer.pad_token_id or 0
+        context_BS = torch.nn.utils.rnn.pad_sequence(rows, True, float(pad)).to(self.device)
+        length_B = torch.tensor([len(row) for row in rows], device=self.device)
+        return context_BS, torch.arange(context_BS.shape[1], device=self.device) < length_B[:, None]
+
     def save_pretrained(
         self,
         folder: str | Path,
         *,
-        card: CardFacts | None = None,
+        card: "CardFacts | None" = None,
         examples: Sequence[Context] = (),
         overwrite: bool = False,
     ) -> None:
-        """Saves a folder that loads alone, complete or not at all: weights, configuration, tokenizer, model card.
+        """Save weights, configuration, tokenizer and model card to a folder that loads on its own.
 
-        The card is written from the model, from `card` and from the replies to `examples`; a loaded model that is
-        saved with neither keeps the card it came with.
+        The folder is complete or absent. The card is written from the model, from `card` and from the replies to
+        `examples`; a loaded model that is saved with neither keeps the card it came with.
         """
+        from polyreply.models.card import CardFacts, model_card
+
         out = Path(folder)
         check_new_folder(out, overwrite, made_by_us=_is_model_folder)
         if card is not None or examples or not self._readme:
             facts = card or CardFacts()
-            self._readme = model_card(self.model, replace(facts, examples=(*facts.examples, *self._said(examples))))
+            shown = (*facts.examples, *self._examples(examples))
+            self._readme = model_card(self.model, replace(facts, examples=shown))
         with new_folder(out, overwrite) as scratch:
             with quietly():
                 self.model.save_pretrained(scratch / "out")
             self.tokenizer.save_pretrained(scratch / "out")
             (scratch / "out" / "README.md").write_text(self._readme, encoding="utf-8")
 
+    def _examples(self, contexts: Sequence[Context]) -> "Iterator[Example]":
+        from polyreply.models.card import Example
+
+        for context in contexts:
+            yield Example(_turns(context), tuple(reply.text for reply in self.reply(context)))
+
     def push_to_hub(
         self,
         repo_id: str,
         *,
-        card: CardFacts | None = None,
+        card: "CardFacts | None" = None,
         examples: Sequence[Context] = (),
         private: bool | None = None,
         token: str | bool | None = None,
@@ -157,7 +258,7 @@ class PolyReply:
         revision: str | None = None,
         create_pr: bool = False,
     ) -> str:
-        """Uploads what `save_pretrained` writes to the Hugging Face hub, as one commit; returns its address."""
+        """Upload what `save_pretrained` writes to the Hugging Face hub, as one commit; returns its address."""
         from huggingface_hub import HfApi
 
         hub = HfApi(token=token)
@@ -173,56 +274,6 @@ class PolyReply:
             )
         return str(commit)
 
-    @overload
-    def reply(self, context: Context, **options: Any) -> list[Reply]: ...
-
-    @overload
-    def reply(self, context: list[Any], **options: Any) -> list[list[Reply]]: ...
-
-    def reply(
-        self,
-        context: Context | list[Any],
-        *,
-        decode: Decode = "decoders",
-        k: int | None = None,
-        m: int | None = None,
-        seed: int = 0,
-        batch_size: int = 16,
-        **generation: Any,
-    ) -> list[Reply] | list[list[Reply]]:
-        """The replies to a message (a text), to several turns (a tuple or a Dialogue), or to a list of these.
-
-        `decode` is decoders (one reply of each, or of the first k), mbr (each decoder says what agrees best with
-        `samples` of all of them), beam, nucleus or diverse-beam (k replies of the shared weights with adapters off; 10
-        unless told). `m` picks the m most diverse of them. Other options are fields of a GenerationConfig, such as
-        max_new_tokens, do_sample, temperature, top_p, no_repeat_ngram_size, and go on top of the model's own; `seed`
-        decides what sampling draws.
-        """
-        if batch_size < 1:
-            raise PolyReplyError(f"batch_size must be 1 or more, found {batch_size}")
-        how = how_to_decode(self.model, decode, k, seed, generation, eos=self.tokenizer.eos_token_id)
-        contexts = [_turns(one) for one in (context if isinstance(context, list) else [context])]
-        batches = [contexts[begin : begin + batch_size] for begin in range(0, len(contexts), batch_size)]
-        found = [_pick(replies, m) for batch in batches for replies in self._batch(batch, how)]
-        return found if isinstance(context, list) else found[0]
-
-    def _batch(self, contexts: list[tuple[str, ...]], how: How) -> Iterator[list[Reply]]:
-        ids, _ = encode_contexts(self.tokenizer, contexts, self.model.config.format())
-        rows = [torch.from_numpy(row).long() for row in ids]
-        pad = self.tokenizer.pad_token_id or 0
-        context_BS = torch.nn.utils.rnn.pad_sequence(rows, True, float(pad)).to(self.device)
-        length_B = torch.tensor([len(row) for row in rows], device=self.device)
-        mask_BS = torch.arange(context_BS.shape[1], device=self.device) < length_B[:, None]
-        for responses in respond(self.model, context_BS, mask_BS, how):
-            yield [Reply(one.decoder, self._text(one.tokens), one.logprob) for one in responses]
-
-    def _text(self, tokens: list[int]) -> str:
-        return str(self.tokenizer.decode(tokens, skip_special_tokens=True)).strip()
-
-    def _said(self, examples: Sequence[Context]) -> Iterator[Example]:
-        for context in examples:
-            yield Example(_turns(context), tuple(reply.text for reply in self.reply(context)))
-
 
 def _pick(replies: list[Reply], m: int | None) -> list[Reply]:
     """The m most diverse, in the order of their decoders."""
@@ -235,7 +286,7 @@ def _pick(replies: list[Reply], m: int | None) -> list[Reply]:
 
 
 def _turns(context: Context) -> tuple[str, ...]:
-    """The turns of a context, or an error if it is none."""
+    """The turns of a context; raises if it is not one."""
     turns = context.context if isinstance(context, Dialogue) else context
     turns = (turns,) if isinstance(turns, str) else turns
     if not isinstance(turns, tuple) or not turns or not all(isinstance(turn, str) and turn.strip() for turn in turns):

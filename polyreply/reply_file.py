@@ -1,71 +1,77 @@
-"""A dialogue file in, a responses file out. An interrupted run goes on where it stopped.
+"""Replies to a dialogue file, as a responses file. An interrupted run resumes where it stopped.
 
-Batches wait in part files as they come, beside the settings of the run; OUTPUT appears when all are there. One process
-or many do the same: the main one finds out which batches are missing, they are dealt out in turn, it joins the parts.
+The input is cut into batches. Each process appends its finished batches to its own part file, OUTPUT.partial.RANK, one
+line for each batch ({"batch": number, "rows": rows of the output}), so that a batch is there completely or not at all;
+OUTPUT.partial.json holds the settings of the run. The main process finds the missing batches, they are dealt out in
+turn, and when all are done it joins the parts to OUTPUT, which appears at once. It does not matter which process of
+which run wrote which batch: a batch's random numbers depend on its number alone.
 """
 
 import gzip
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from io import FileIO
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from polyreply.data.dialogue import BadRows, Dialogue
 from polyreply.data.read import read_dialogues
 from polyreply.distributed import Processes
 from polyreply.errors import PolyReplyError
-from polyreply.models.shipped import SHIPPED, shipped_folder
+from polyreply.files import LockedError, check_new_file, digest, lock, write_file, writing
+from polyreply.models.backbones import SHIPPED, shipped_folder
 from polyreply.progress import Notify, silent
-from polyreply.reply_shards import Parts, Row, batch_line, open_part, part_path, part_paths
 
 if TYPE_CHECKING:
-    from polyreply.reply import PolyReply, Reply
+    from polyreply.reply import Reply, ReplyOptions
 
+Row = dict[str, Any]
+"""A row of a responses file."""
 _MIXER = 1_000_003
-"""Keeps the random numbers of the batches of one seed and of the next apart."""
+"""Keeps the random numbers of the batches of one seed apart from those of the next."""
+
+
+class Replier(Protocol):
+    """What a file needs of a `PolyReply`."""
+
+    def reply(self, context: list[Dialogue], **options: "Unpack[ReplyOptions]") -> "list[list[Reply]]":
+        """The replies to each context."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to read, what to write, and with which options of `PolyReply.reply`."""
+    """What to read, what to write, and the options of `PolyReply.reply`."""
 
     input: Path
     output: Path
-    options: dict[str, Any]
+    options: "ReplyOptions"
     context_turns: int = 1
     batch_size: int = 16
     overwrite: bool = False
     dtype: str | None = None
-    """The type of the model's weights; None is the one they were saved in."""
+    """Type of the model's weights; None is the type they were saved in."""
 
     @property
-    def settings(self) -> Path:
-        """What the rows of the parts were made with."""
+    def settings_file(self) -> Path:
+        """Holds the settings that the rows of the parts were made with."""
         return self.output.with_name(f"{self.output.name}.partial.json")
 
-    @property
-    def joined(self) -> Path:
-        """The output while the parts are put together."""
-        return self.output.with_name(f"{self.output.name}.partial.joined")
-
     def check(self) -> None:
-        """Raises, before any work, when there is nothing to read or the output may not be written."""
+        """Raise, before any work, if there is nothing to read or the output may not be written."""
         if not self.input.exists():
             raise PolyReplyError(f"{self.input}: there is no such file; check the path")
-        if self.output.is_dir() or self.output.resolve() == self.input.resolve():
+        if self.output.resolve() == self.input.resolve():
             raise PolyReplyError(f"{self.output}: expected a file to write, other than the input; name another one")
-        if self.output.exists() and not self.overwrite:
-            raise PolyReplyError(
-                f"{self.output}: the output exists; name another one, or say --overwrite to replace it"
-            )
+        check_new_file(self.output, self.overwrite)
 
     def batches(self, bad_rows: BadRows | None = None) -> Iterator[tuple[int, list[Dialogue]]]:
-        """The batches of the input, each with its number."""
+        """The batches of the input with their numbers."""
         dialogues = read_dialogues(self.input, context_turns=self.context_turns, bad_rows=bad_rows)
         number = 0
         while batch := list(islice(dialogues, self.batch_size)):
@@ -75,7 +81,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to do: the rows of the input, those an earlier run has done, and the batches that are missing."""
+    """The work of a run: rows of the input, those that earlier runs have done, and the numbers of missing batches."""
 
     rows: int
     done: int
@@ -93,7 +99,7 @@ def response_row(context: Sequence[str], replies: "Sequence[Reply]") -> Row:
 
 
 def reply_to_file(
-    model: "PolyReply",
+    model: Replier,
     job: Job,
     *,
     model_name: str = "",
@@ -101,64 +107,45 @@ def reply_to_file(
     notify: Notify = silent,
     processes: Processes | None = None,
 ) -> dict[str, Any]:
-    """Replies to every context of a dialogue file; returns how many, and how many an earlier run had done.
+    """Reply to every context of a dialogue file; returns the number of rows, and of those done by an earlier run.
 
-    Several processes each do a share. It is done when the main one returns; the others return before.
+    Several processes each do a share. The output is complete when the main process returns; the others return before.
     """
     job.check()
-    team = processes or Processes()
-    plan = Plan(**team.from_main(lambda: asdict(_plan(job, _settings(job, model_name), bad_rows))))
-    with open_part(part_path(job.output, team.rank)) as stream:
-        for number, batch in _own(job, plan, team):
-            begin = number * job.batch_size
-            notify(f"replying, row {begin:,} of {plan.rows:,}", begin / plan.rows)
-            stream.write(batch_line(number, _rows(model, batch, job.options, number)))
-            stream.flush()
+    processes = processes or Processes()
+    plan = Plan(**processes.from_main(lambda: asdict(_plan(job, _settings(job, model_name), bad_rows))))
+    own = set(processes.own(plan.missing))
+    with open_part(part_path(job.output, processes.rank)) as stream:
+        for number, batch in job.batches():
+            if number in own:
+                begin = number * job.batch_size
+                notify(f"replying, row {begin:,} of {plan.rows:,}", begin / plan.rows)
+                stream.write(batch_line(number, _rows(model, batch, job.options, number)))
         os.fsync(stream.fileno())
-        if team.size > 1:
+        if processes.size > 1:
             notify("waiting for the other processes", 1.0)
-        team.wait_for_all()
-        if team.is_main:
-            notify("putting the rows in order", 1.0)
+        processes.wait_for_all()
+        if processes.is_main:
+            notify("writing the output", 1.0)
             _join(job)
     return {"output": str(job.output), "rows": plan.rows, "resumed_after": plan.done}
 
 
-def _settings(job: Job, model_name: str) -> dict[str, Any]:
-    """What decides what the rows say. A file must not hold those of two models, even if both had the same name."""
-    made_by = {"model": model_name, "weights": _model_digest(model_name), "dtype": job.dtype}
-    return {**made_by, "context_turns": job.context_turns, "batch_size": job.batch_size, **job.options}
-
-
-def _model_digest(name: str) -> str | None:
-    """Of all that a model folder says and holds; None for a name on the hub."""
-    folder = shipped_folder() if name == SHIPPED else Path(name)
-    if not (folder / "config.json").is_file():
-        return None
-    found = hashlib.blake2b(digest_size=16)
-    for path in sorted(path for path in folder.iterdir() if path.suffix in (".json", ".safetensors")):
-        with path.open("rb") as stream:
-            found.update(path.name.encode() + hashlib.file_digest(stream, "blake2b").digest())
-    return found.hexdigest()
-
-
-def _own(job: Job, plan: Plan, processes: Processes) -> Iterator[tuple[int, list[Dialogue]]]:
-    """The share of this process: the missing batches are dealt out in turn."""
-    own = set(processes.own(plan.missing))
-    return ((number, batch) for number, batch in job.batches() if number in own)
-
-
-def _rows(model: "PolyReply", batch: Sequence[Dialogue], options: dict[str, Any], number: int) -> list[Row]:
-    """The rows of a batch. Its seed depends on its place alone, so a resumed run draws what a whole one draws."""
+def _rows(model: Replier, batch: list[Dialogue], options: "ReplyOptions", number: int) -> list[Row]:
+    """The rows of a batch. Its seed depends on its number alone, so a resumed run draws what a whole one draws."""
     seed = (options.get("seed", 0) * _MIXER + number) % 2**63
-    replies = model.reply(list(batch), **{**options, "seed": seed, "batch_size": len(batch)})
+    own: ReplyOptions = {**options, "seed": seed, "batch_size": len(batch)}
+    replies = model.reply(list(batch), **own)
     return [response_row(dialogue.context, found) for dialogue, found in zip(batch, replies, strict=True)]
 
 
+# Which batches are missing.
+
+
 def _plan(job: Job, settings: dict[str, Any], bad_rows: BadRows | None) -> Plan:
-    """Finds what earlier runs have left to do. No file goes or comes before the whole input has been read."""
+    """Find the batches that earlier runs left undone. Files are changed only after the whole input has been read."""
     for path in part_paths(job.output):
-        open_part(path).close()
+        open_part(path).close()  # raises if another run is still writing
     left = [] if job.overwrite else part_paths(job.output)
     if left:
         _check_settings(job, settings)
@@ -169,66 +156,163 @@ def _plan(job: Job, settings: dict[str, Any], bad_rows: BadRows | None) -> Plan:
         if found is None:
             missing.append(number)
     if not left:
-        job.output.parent.mkdir(parents=True, exist_ok=True)
         _remove_parts(job)
-        job.settings.write_text(json.dumps(settings), encoding="utf-8")
+        write_file(job.settings_file, json.dumps(settings))
     return Plan(rows, done, missing)
 
 
-def _compared(
-    job: Job, parts: Parts, bad_rows: BadRows | None = None
-) -> Iterator[tuple[list[Dialogue], list[Row] | None]]:
-    """Each batch of the input with its rows, None if it has none yet; raises when the parts are of another input."""
-    used = 0
-    for number, batch in job.batches(bad_rows):
-        found = parts.read(number, [dialogue.context for dialogue in batch], job.input) if number in parts else None
-        used += found is not None
-        yield batch, found
-    if used < len(parts):
-        raise PolyReplyError(
-            f"{job.output}.partial.*: expected batches of {job.input}, found more than it has; is it the same file? "
-            "Say --overwrite to begin anew"
-        )
+def _settings(job: Job, model_name: str) -> dict[str, Any]:
+    """Everything that decides what the rows say: a file must not hold rows of two models, even of the same name."""
+    folder = shipped_folder() if model_name == SHIPPED else Path(model_name)
+    weights = None  # for a name on the hub
+    if (folder / "config.json").is_file():
+        files = sorted(path for path in folder.iterdir() if path.suffix in (".json", ".safetensors"))
+        names = "".join(path.name + digest(path) for path in files)
+        weights = hashlib.blake2b(names.encode(), digest_size=16).hexdigest()
+    options: dict[str, Any] = dict(job.options)
+    if (config := options.get("generation_config")) is not None:
+        options["generation_config"] = config.to_diff_dict()
+    made_by = {"model": model_name, "weights": weights, "dtype": job.dtype}
+    return {**made_by, "context_turns": job.context_turns, "batch_size": job.batch_size, **options}
 
 
 def _check_settings(job: Job, settings: dict[str, Any]) -> None:
-    """Raises when the rows of an earlier run were made in another way: a file must not hold both."""
+    """Raise if the rows of an earlier run were made with other settings."""
     try:
-        before = json.loads(job.settings.read_text(encoding="utf-8"))
+        before = json.loads(job.settings_file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return
     now = json.loads(json.dumps(settings))
     for name in sorted(set(before) | set(now)):
         if before.get(name) != now.get(name):
             raise PolyReplyError(
-                f"{job.output}.partial.* was begun with {name} {before.get(name)}, found {now.get(name)}; use the same "
-                "settings to go on, or say --overwrite to begin anew"
+                f"{job.output}.partial.* was started with {name} {before.get(name)}, found {now.get(name)}; use the "
+                "same settings to resume, or pass --overwrite to start again"
             )
 
 
+def _compared(
+    job: Job, parts: "Parts", bad_rows: BadRows | None = None
+) -> Iterator[tuple[list[Dialogue], list[Row] | None]]:
+    """Each batch of the input with its rows, None if it has none yet; raises if the parts belong to another input."""
+    used = 0
+    for number, batch in job.batches(bad_rows):
+        rows = parts.read(number, [dialogue.context for dialogue in batch], job.input) if number in parts else None
+        used += rows is not None
+        yield batch, rows
+    if used < len(parts):
+        raise PolyReplyError(
+            f"{job.output}.partial.*: expected batches of {job.input}, found more than it has; is it the same file? "
+            "Pass --overwrite to start again"
+        )
+
+
 def _join(job: Job) -> None:
-    """Puts all rows in the order of the input and the output in its place at once, compressed if its name says so."""
+    """Write all rows in the order of the input, compressed if the output's name ends in .gz, and remove the parts."""
     parts = Parts(part_paths(job.output))
-    with job.joined.open("wb") as stream:
-        with _packed(stream) if job.output.name.endswith(".gz") else nullcontext(stream) as target:
+    with writing(job.output, durable=True) as stream:
+        is_packed = job.output.name.endswith(".gz")  # with neither name nor time inside: same rows, same bytes
+        packed = gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) if is_packed else nullcontext(stream)
+        with packed as target:
             for _, rows in _compared(job, parts):
                 if rows is None:
                     raise PolyReplyError(
                         f"{job.output}.partial.*: expected all batches of {job.input}, found only {len(parts)}; let "
-                        "all processes see the same folder and start the same command again, it goes on"
+                        "all processes see the same folder and start the same command again to resume"
                     )
                 target.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
-        stream.flush()
-        os.fsync(stream.fileno())
-    job.joined.replace(job.output)
     _remove_parts(job)
 
 
-def _packed(stream: IO[bytes]) -> gzip.GzipFile:
-    """Compresses, with neither name nor time in it: the same rows are the same bytes."""
-    return gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0)
-
-
 def _remove_parts(job: Job) -> None:
-    for path in (*part_paths(job.output), job.joined, job.settings):
+    for path in (*part_paths(job.output), job.settings_file):
         path.unlink(missing_ok=True)
+
+
+# Part files.
+
+
+def part_path(output: Path, rank: int) -> Path:
+    """The part file of one process."""
+    return output.with_name(f"{output.name}.partial.{rank}")
+
+
+def part_paths(output: Path) -> list[Path]:
+    """The part files that exist, of this run and of earlier ones."""
+    name = re.compile(re.escape(f"{output.name}.partial.") + r"\d+")
+    return sorted(path for path in output.parent.glob("*") if name.fullmatch(path.name))
+
+
+def batch_line(number: int, rows: Sequence[Row]) -> bytes:
+    """A batch as it is written to a part file."""
+    return json.dumps({"batch": number, "rows": rows}, ensure_ascii=False).encode() + b"\n"
+
+
+def open_part(path: Path) -> FileIO:
+    """Open a part file to append to it, for one process at a time.
+
+    A launcher that was killed may have left processes that still write; a new run must not write at the same time.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        return lock(path)
+    except LockedError:
+        raise PolyReplyError(f"{path}: another run is still writing there; wait until it ends, or stop it") from None
+
+
+class Parts:
+    """The finished batches of some part files. Memory holds where each one begins, not its rows."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        """Read the files, and cut off what is incomplete because a process was killed while it wrote."""
+        self._places: dict[int, tuple[Path, int]] = {}
+        for path in paths:
+            end = 0
+            with path.open("rb") as stream:
+                for line in stream:
+                    number = _batch_number(line)
+                    if number is None:
+                        break
+                    if number in self._places:
+                        raise PolyReplyError(
+                            f"{path}: expected each batch once, found batch {number + 1} again, as if two runs had "
+                            "written at once; remove that file, or pass --overwrite to start again"
+                        )
+                    self._places[number] = path, end
+                    end += len(line)
+            os.truncate(path, end)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def read(self, number: int, contexts: Sequence[tuple[str, ...]], source: Path) -> list[Row]:
+        """The rows of a batch; raises if they are not replies to these contexts of the source."""
+        path, begin = self._places[number]
+        with path.open("rb") as stream:
+            stream.seek(begin)
+            rows: list[Row] = json.loads(stream.readline())["rows"]
+        if [_context(row) for row in rows] != list(contexts):
+            raise PolyReplyError(
+                f"{path}: expected the contexts of batch {number + 1} of {source}, found others; remove that file or "
+                "pass --overwrite to start again"
+            )
+        return rows
+
+
+def _batch_number(line: bytes) -> int | None:
+    """The number of the batch in a line; None if the line is not a complete batch."""
+    try:
+        batch = json.loads(line) if line.endswith(b"\n") else None
+    except ValueError:
+        return None
+    complete = isinstance(batch, dict) and isinstance(batch.get("batch"), int) and isinstance(batch.get("rows"), list)
+    return int(batch["batch"]) if complete and batch else None
+
+
+def _context(row: Any) -> tuple[str, ...] | None:
+    """The turns that a row replies to."""
+    context = row.get("context") if isinstance(row, dict) else None
+    return (context,) if isinstance(context, str) else tuple(context) if isinstance(context, list) else None

@@ -6,7 +6,7 @@ import torch
 from transformers import GenerationConfig, T5Config, T5ForConditionalGeneration
 
 from polyreply.data.tokenizer import train_tokenizer
-from polyreply.models.polyreply_model import PolyReplyModel
+from polyreply.models.model import PolyReplyModel
 from polyreply.reply import PolyReply
 
 SENTENCES = ["I finally passed my driving test!", "How are you today?", "What a lovely day it is.", "No way, really?"]

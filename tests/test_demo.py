@@ -14,7 +14,7 @@ from polyreply.data import chitchat
 from polyreply.data.overlap import exact_key
 from polyreply.data.prepare import PrepareRecipe, prepare
 from polyreply.errors import ModelFolderError
-from polyreply.models.shipped import shipped_folder
+from polyreply.models.backbones import shipped_folder
 
 ROOT = Path(__file__).parent.parent
 
@@ -76,7 +76,7 @@ def test_the_shipped_model_is_small_whole_and_has_a_card():
 
 
 def test_a_package_without_its_model_raises(tmp_path, monkeypatch):
-    monkeypatch.setattr("polyreply.models.shipped.FOLDER", tmp_path)
+    monkeypatch.setattr("polyreply.models.backbones.SHIPPED_FOLDER", tmp_path)
     with pytest.raises(ModelFolderError, match="shipped"):
         PolyReply.from_pretrained("shipped")
 

@@ -4,12 +4,20 @@ import pytest
 import torch
 from pair import SENTENCES, pair, t5, tokenizer
 from tiny import model as tiny_model
+from transformers import GenerationConfig
 
 from polyreply import Dialogue, PolyReply, Reply
-from polyreply.decoding.all_decoders import decode
+from polyreply.decoding import all_decoders
+from polyreply.decoding.settings import Decoding
 from polyreply.errors import PolyReplyError
 
 MESSAGE = SENTENCES[0]
+
+
+def decode(model, ids):
+    """The responses to one context, by the model's own generation config."""
+    request = Decoding.of(model.generation_config, model.num_decoders)
+    return all_decoders.decode(model, ids, torch.ones_like(ids), request)
 
 
 def test_the_folder_is_complete_and_nothing_more(tmp_path):
@@ -27,7 +35,7 @@ def test_a_folder_is_replaced_only_when_it_is_ours_and_told_to(tmp_path):
     made.save_pretrained(tmp_path, overwrite=True)
     assert PolyReply.from_pretrained(tmp_path).model.generation_config.max_new_tokens == 3
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
-    with pytest.raises(PolyReplyError, match="something else"):
+    with pytest.raises(PolyReplyError, match="something other"):
         made.save_pretrained(tmp_path, overwrite=True)
 
 
@@ -37,7 +45,7 @@ def test_replies_are_those_of_each_decoder(tmp_path):
     replies = made.reply(MESSAGE)
     assert replies == pair().reply(MESSAGE)
     ids = tokenizer()(MESSAGE, return_tensors="pt").input_ids  # one message is its tokens and </s>
-    [expected] = decode(made.model, ids, torch.ones_like(ids))
+    [expected] = decode(made.model, ids)
     texts = [tokenizer().decode(one.tokens, skip_special_tokens=True).strip() for one in expected]
     assert replies == [Reply(k, text, one.logprob) for k, (text, one) in enumerate(zip(texts, expected, strict=True))]
     assert len({one.text for one in replies}) > 1
@@ -62,7 +70,7 @@ def test_what_is_no_context_is_refused(context):
 def test_options_go_on_top_of_the_generation_config():
     made = pair()
     ids = tokenizer()(MESSAGE, return_tensors="pt").input_ids
-    [whole] = decode(made.model, ids, torch.ones_like(ids))
+    [whole] = decode(made.model, ids)
     start = [tokenizer().decode(one.tokens[:2], skip_special_tokens=True).strip() for one in whole]
     assert [one.text for one in made.reply(MESSAGE, max_new_tokens=2)] == start
     assert made.model.generation_config.max_new_tokens == 8 and max(len(one.tokens) for one in whole) == 8
@@ -78,13 +86,14 @@ def test_options_go_on_top_of_the_generation_config():
     [
         ({"decode": "magic"}, "expected decode to be one of decoders, mbr, beam, nucleus, diverse-beam, found 'magic'"),
         ({"k": 4}, "expected k from 1 to 3, the number of decoders, found 4"),
-        ({"decode": "beam", "k": 0}, "expected k of 1 or more"),
-        ({"max_new_token": 3}, "did you mean max_new_tokens?"),
+        ({"decode": "beam", "k": 0}, "k must be 1 or more"),
         ({"max_new_tokens": 0}, "max_new_tokens must be 1 or more"),
         ({"temperature": 0.5}, "temperature: no effect without sampling"),
-        ({"decode": "beam", "top_p": 0.5}, "top_p: no effect without sampling"),
+        ({"decode": "beam", "top_p": 0.5}, "top_p: no effect with decode beam"),
+        ({"samples": 3}, "samples: no effect with decode decoders"),
         ({"do_sample": True, "temperature": -1.0}, "temperature"),
-        ({"num_beams": 4}, "not supported here: num_beams"),
+        ({"generation_config": GenerationConfig(num_beams=4)}, "not supported here: num_beams"),
+        ({"generation_config": GenerationConfig(temperature=0.5)}, "temperature: no effect without sampling"),
         ({"m": 0}, "m must be 1 or more"),
         ({"batch_size": 0}, "batch_size must be 1 or more"),
     ],

@@ -21,8 +21,7 @@ from polyreply.cli import main
 from polyreply.cli.reply import reply
 from polyreply.distributed import Processes, connected
 from polyreply.errors import PolyReplyError
-from polyreply.reply_file import Job, _rows, _settings, reply_to_file
-from polyreply.reply_shards import batch_line, open_part, part_path, part_paths
+from polyreply.reply_file import Job, _rows, _settings, batch_line, open_part, part_path, part_paths, reply_to_file
 
 
 @pytest.fixture
@@ -159,7 +158,7 @@ def test_a_run_keeps_out_of_the_way_of_one_that_still_writes(tmp_path, model, so
 
 def stop_after_some_batches(model, job, name):
     """Begins the work, as one whose process ends after two batches."""
-    job.settings.write_text(json.dumps(_settings(job, name)))
+    job.settings_file.write_text(json.dumps(_settings(job, name)))
     lines = (batch_line(number, _rows(model, batch, {}, number)) for number, batch in islice(job.batches(), 2))
     part_path(job.output, 0).write_bytes(b"".join(lines))
 
@@ -168,11 +167,11 @@ def test_rows_of_another_model_of_the_same_name_are_not_mixed(tmp_path, folder, 
     place = shutil.copytree(folder, tmp_path / "model")
     job = Job(source(20), tmp_path / "out.jsonl", {}, batch_size=4)
     stop_after_some_batches(model, job, str(place))
-    with pytest.raises(PolyReplyError, match="was begun with dtype None, found bfloat16"):
+    with pytest.raises(PolyReplyError, match="was started with dtype None, found bfloat16"):
         reply_to_file(model, replace(job, dtype="bfloat16"), model_name=str(place))
     weights = load_file(place / "model.safetensors")
     save_file({name: tensor + 1 for name, tensor in weights.items()}, place / "model.safetensors")
-    with pytest.raises(PolyReplyError, match="was begun with weights"):
+    with pytest.raises(PolyReplyError, match="was started with weights"):
         reply_to_file(model, job, model_name=str(place))
     shutil.rmtree(place)
     shutil.copytree(folder, place)

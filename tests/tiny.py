@@ -1,6 +1,7 @@
 """Tiny models with random weights, one for each architecture, shared by the tests."""
 
 import copy
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -15,7 +16,8 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from polyreply.models.polyreply_model import PolyReplyModel
+from polyreply.decoding.settings import Decoding
+from polyreply.models.model import PolyReplyModel
 from polyreply.models.score import Samples
 
 VOCABULARY = 53
@@ -113,3 +115,9 @@ def samples(seed=0, lengths=((7, 5), (3, 9), (5, 1), (1, 4), (6, 6))):
     return Samples(
         context.masked_fill(~context_mask, PAD), context_mask, response.masked_fill(~response_mask, PAD), response_mask
     )
+
+
+def request(config, k=3, seed=None, **options):
+    """A checked request from a GenerationConfig, for the functions of the ways to decode."""
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
+    return replace(Decoding.of(config, k, generator), **options)

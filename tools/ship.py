@@ -11,8 +11,8 @@ from polyreply.config import load_recipe, to_tree
 from polyreply.demo import GENERATION, MESSAGES
 from polyreply.metrics import load_scores
 from polyreply.metrics.registry import PAPER_NUMBERS
+from polyreply.models.backbones import SHIPPED, SHIPPED_FOLDER
 from polyreply.models.card import CardFacts, Example
-from polyreply.models.shipped import FOLDER, SHIPPED
 from polyreply.reply import PolyReply
 from polyreply.training.recipe import TrainRecipe
 
@@ -53,7 +53,7 @@ def ship(run: Path, scores: Path | None = None) -> None:
     model.model.config.backbone["_name_or_path"] = "mini"
     model.model.generation_config.update(**GENERATION)
     model.model.half()  # type: ignore[no-untyped-call]
-    model.save_pretrained(FOLDER, card=facts, overwrite=True)
+    model.save_pretrained(SHIPPED_FOLDER, card=facts, overwrite=True)
 
 
 def _without_what_stage_1_decides(recipe: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from polyreply.bench.t5_small import (
 )
 from polyreply.bench.timing import medians
 from polyreply.decoding.all_decoders import decode
-from polyreply.models.polyreply_model import PolyReplyModel
+from polyreply.decoding.settings import Decoding
+from polyreply.models.model import PolyReplyModel
 from polyreply.progress import Notify
 
 CURVE = (1, 5, 10, 20, 40)
@@ -54,9 +55,9 @@ def _ways(model: PolyReplyModel, batch: int) -> dict[str, Callable[[], Any]]:
         return LogitsProcessorList([ForcedLengths(lengths_BX, context_R)])
 
     def ours() -> Any:
-        return decode(
-            model, context, mask, _config(), logits_processor=forced(lengths_BK, [*range(batch)] * len(replies))
-        )
+        processors = forced(lengths_BK, [*range(batch)] * len(replies))
+        decoding = Decoding(len(replies), _config(), processors=tuple(processors))
+        return decode(model, context, mask, decoding)
 
     def loop() -> None:
         for k in replies:

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from polyreply.bench.t5_small import natural_samples, t5_small
 from polyreply.bench.timing import medians, peak_growth
-from polyreply.models.polyreply_model import PolyReplyModel
+from polyreply.models.model import PolyReplyModel
 from polyreply.models.score import Samples, nll_NK
 from polyreply.progress import Notify
 

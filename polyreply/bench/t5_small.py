@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, T5Config, T5ForConditionalGeneration
 
-from polyreply.models.polyreply_model import PolyReplyModel
+from polyreply.models.model import PolyReplyModel
 from polyreply.models.score import Samples
 
 EOS, FIRST_CODE = 1, 100

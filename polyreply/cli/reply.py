@@ -1,27 +1,24 @@
 """`polyreply reply`."""
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyreply.distributed import Processes, connected, world_size
+from polyreply.distributed import MainFailedError, ProcessError, connected, rank, world_size
 from polyreply.errors import PolyReplyError
 from polyreply.progress import Notify, silent
 
 if TYPE_CHECKING:
-    from polyreply.reply import PolyReply, Reply
+    from polyreply.reply import PolyReply, Reply, ReplyOptions
     from polyreply.reply_file import Job
 
-_OF_DECODERS = ("decoders", "mbr")
-"""Ways to decode whose replies are of one decoder each; those of the others have a place."""
 _KEPT = "finished batches are kept: start the same command again to resume"
-_HELLO = "A chat: the most likely reply becomes the model's turn. /new begins anew, /quit leaves."
+_HELLO = "A chat: the most likely reply becomes the model's turn. /new starts a new conversation, /quit leaves."
 
 
 def reply(
@@ -34,21 +31,21 @@ def reply(
     model: Annotated[str, typer.Option(help="A model folder, a name on the Hugging Face hub, or shipped.")] = "shipped",
     decode: Annotated[str, typer.Option(help="decoders, mbr, beam, nucleus or diverse-beam.")] = "decoders",
     k: Annotated[int | None, typer.Option("-k", help="Replies for each message: all decoders, or 10.")] = None,
-    m: Annotated[int | None, typer.Option("-m", help="Show only so many of them, the most diverse.")] = None,
+    m: Annotated[int | None, typer.Option("-m", help="Show only this many of them, the most diverse.")] = None,
     input: Annotated[Path | None, typer.Option("--input", "-i", help="A dialogue file to reply to.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The responses file to write; .gz compresses it.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output, begun or finished.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output, partial or complete.")] = False,
     context_turns: Annotated[int, typer.Option(min=1, help="Most turns of context from a conversation.")] = 1,
     max_new_tokens: Annotated[int | None, typer.Option(help="Most tokens of a reply.")] = None,
-    no_repeat_ngram_size: Annotated[int | None, typer.Option(help="No run of so many tokens twice in a reply.")] = None,
+    no_repeat_ngram_size: Annotated[int | None, typer.Option(help="No sequence of this many tokens twice.")] = None,
     sample: Annotated[bool, typer.Option("--sample", help="Sample from each decoder, instead of greedy.")] = False,
     temperature: Annotated[float | None, typer.Option(help="With --sample: below 1 is safer, above 1 wilder.")] = None,
     top_p: Annotated[
         float | None, typer.Option(help="With --sample, nucleus or mbr: the share of likely tokens.")
     ] = None,
-    samples: Annotated[int | None, typer.Option(help="With mbr: samples of each decoder; 8 unless told.")] = None,
+    samples: Annotated[int | None, typer.Option(help="With mbr: samples of each decoder, by default 8.")] = None,
     seed: Annotated[int, typer.Option(help="Decides what sampling draws.")] = 0,
     batch_size: Annotated[int, typer.Option(min=1, help="Messages decoded together.")] = 16,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")] = "auto",
@@ -57,7 +54,7 @@ def reply(
 ) -> None:
     """K different replies to each message, one from each decoder.
 
-    With --input and --output it replies to a whole dialogue file; an interrupted run goes on when it is started again.
+    With --input and --output it replies to a whole dialogue file; an interrupted run resumes when it is started again.
     Several processes share the work under torchrun or accelerate launch.
 
     \b
@@ -69,7 +66,11 @@ def reply(
       torchrun --nproc-per-node 2 -m polyreply reply -i data/valid.jsonl.gz -o responses.jsonl --model runs/demo/model
       polyreply reply "How are you?" --model runs/demo/model --decode nucleus -k 5
     """
-    fields: dict[str, Any] = {
+    options: ReplyOptions = {
+        "decode": decode,
+        "k": k,
+        "m": m,
+        "seed": seed,
         "max_new_tokens": max_new_tokens,
         "no_repeat_ngram_size": no_repeat_ngram_size,
         "do_sample": sample or None,
@@ -77,13 +78,9 @@ def reply(
         "top_p": top_p,
         "samples": samples,
     }
-    options: dict[str, Any] = {"decode": decode, "k": k, "m": m, "seed": seed}
-    options |= {name: value for name, value in fields.items() if value is not None}
     job = _job(texts, input, output, options, context_turns, batch_size, overwrite, dtype)
     if job is not None:
-        with _says_how_to_go_on(), connected(_KEPT) as team:
-            loaded = _load(model, team.own_device(device), dtype, team)
-            _reply_to_file(loaded, job, model, as_json, team)
+        _run_job(job, model, device, as_json)
         return
     loaded = _load(model, device, dtype)
     if not texts and sys.stdin.isatty():
@@ -93,9 +90,9 @@ def reply(
 
 
 def chat(
-    model: "PolyReply", options: dict[str, Any], ask: Callable[[str], str] = input, say: Callable[[str], None] = print
+    model: "PolyReply", options: "ReplyOptions", ask: Callable[[str], str] = input, say: Callable[[str], None] = print
 ) -> list[str]:
-    """Talks until /quit or the end of the input, and returns the turns of the last conversation."""
+    """Talk until /quit or the end of the input; returns the turns of the last conversation."""
     turns: list[str] = []
     say(_HELLO)
     while True:
@@ -113,39 +110,88 @@ def chat(
 
 
 def _turn(
-    model: "PolyReply", turns: tuple[str, ...], options: dict[str, Any], say: Callable[[str], None]
+    model: "PolyReply", turns: tuple[str, ...], options: "ReplyOptions", say: Callable[[str], None]
 ) -> tuple[str, ...]:
-    """Shows all replies; what the user said and what is taken as the model's answer, or nothing if it has none."""
-    replies = model.reply(turns, **{**options, "seed": options.get("seed", 0) + len(turns)})
-    said = [one for one in replies if one.text]
-    if not said:
-        say("(no decoder has anything to say to that)")
+    """Show all replies; the user's turn and the most likely reply to it, or nothing if all replies are empty."""
+    own: ReplyOptions = {**options, "seed": options.get("seed", 0) + len(turns)}
+    replies = model.reply(turns, **own)
+    candidates = [one for one in replies if one.text]
+    if not candidates:
+        say("(all replies are empty)")
         return ()
-    taken = max(said, key=lambda one: one.logprob)
-    print_replies("", replies, ranked=options.get("decode", "decoders") not in _OF_DECODERS)
-    say(f"bot> {taken.text}")
-    return turns[-1], taken.text
+    best = max(candidates, key=lambda one: one.logprob)
+    print_replies("", replies, options.get("decode", "decoders"))
+    say(f"bot> {best.text}")
+    return turns[-1], best.text
 
 
-def print_replies(title: str, replies: "Sequence[Reply]", *, ranked: bool = False) -> None:
-    """A table for people."""
+def print_replies(title: str, replies: "Sequence[Reply]", decode: str = "decoders") -> None:
+    """Print a table for people."""
     from polyreply.cli.display import print_table
+    from polyreply.decoding.generate import way_of
 
-    headings = ("place" if ranked else "decoder", "log-probability", "reply")
+    headings = ("decoder" if way_of(decode).of_decoders else "place", "log-probability", "reply")
     print_table(title, headings, [(one.decoder, one.logprob, one.text) for one in replies])
+
+
+def _load(name: str, device: str, dtype: str | None, *, show: bool = True) -> "PolyReply":
+    with _progress(show) as notify:
+        notify("loading the model", 0.0)
+        from transformers.utils import logging
+
+        from polyreply.reply import PolyReply
+
+        logging.disable_progress_bar()
+        return PolyReply.from_pretrained(name, device=device, dtype=dtype)
+
+
+def _progress(show: bool) -> AbstractContextManager[Notify]:
+    """A progress bar; of several processes only the main one shows it."""
+    from polyreply.cli.display import progress_bar
+
+    return progress_bar() if show else nullcontext(silent)
+
+
+def _print_replies(
+    model: "PolyReply", texts: Iterable[str], options: "ReplyOptions", batch_size: int, as_json: bool
+) -> None:
+    """Reply batch by batch, as the messages come."""
+    messages, done = iter(texts), 0
+    while batch := list(islice(messages, batch_size)):
+        own: ReplyOptions = {**options, "seed": options["seed"] + done}
+        done += len(batch)
+        for text, replies in zip(batch, model.reply(batch, **own), strict=True):
+            if as_json:
+                import json
+
+                from polyreply.reply_file import response_row
+
+                typer.echo(json.dumps(response_row((text,), replies), ensure_ascii=False))
+            else:
+                print_replies(text, replies, options["decode"])
+    if not done:
+        raise PolyReplyError("expected a message as an argument or lines on standard input, found none")
+
+
+def _lines(stream: Iterable[str]) -> Iterator[str]:
+    """The messages of a stream, one on each line that is not empty."""
+    return (line.strip() for line in stream if line.strip())
+
+
+# Files.
 
 
 def _job(
     texts: list[str] | None,
     input: Path | None,
     output: Path | None,
-    options: dict[str, Any],
+    options: "ReplyOptions",
     context_turns: int,
     batch_size: int,
     overwrite: bool,
     dtype: str | None,
 ) -> "Job | None":
-    """The work on files, if that is what was asked for."""
+    """The work on files, if files are given."""
     if input is None and output is None:
         if world_size() > 1:
             raise PolyReplyError(
@@ -159,55 +205,30 @@ def _job(
         raise PolyReplyError("expected messages or --input, found both; leave out one of them")
     from polyreply.reply_file import Job
 
-    job = Job(input, output, options, context_turns, batch_size, overwrite, dtype)
-    job.check()
-    return job
+    given: ReplyOptions = {name: value for name, value in options.items() if value is not None}  # type: ignore[assignment]
+    return Job(input, output, given, context_turns, batch_size, overwrite, dtype)
 
 
-@contextmanager
-def _says_how_to_go_on() -> Iterator[None]:
-    """Ctrl-C loses no finished batch; the main process says so."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if os.environ.get("RANK", "0") == "0":
-            typer.echo(_KEPT, err=True)
-        raise
-
-
-def _progress(team: Processes) -> AbstractContextManager[Notify]:
-    """A progress bar on the main process."""
-    from polyreply.cli.display import progress_bar
-
-    return progress_bar() if team.is_main else nullcontext(silent)
-
-
-def _load(name: str, device: str, dtype: str | None, team: Processes | None = None) -> "PolyReply":
-    with _progress(team or Processes()) as notify:
-        notify("loading the model", 0.0)
-        from transformers.utils import logging
-
-        from polyreply.reply import PolyReply
-
-        logging.disable_progress_bar()
-        return PolyReply.from_pretrained(name, device=device, dtype=dtype)
-
-
-def _reply_to_file(model: "PolyReply", job: "Job", name: str, as_json: bool, team: Processes) -> None:
-    from polyreply.cli.display import print_json
+def _run_job(job: "Job", model_name: str, device: str, as_json: bool) -> None:
+    """Reply to a file, with all processes that a launcher has started."""
+    from polyreply.cli.display import one_voice, print_json
     from polyreply.data.dialogue import BadRows
     from polyreply.reply_file import reply_to_file
 
     bad_rows = BadRows()
-    with _progress(team) as notify:
-        report = reply_to_file(model, job, model_name=name, bad_rows=bad_rows, notify=notify, processes=team)
-    if not team.is_main:
+    with one_voice(_is_common), _resume_hint():
+        job.check()
+        with connected(_KEPT) as processes:
+            model = _load(model_name, processes.own_device(device), job.dtype, show=processes.is_main)
+            with _progress(processes.is_main) as notify:
+                report = reply_to_file(
+                    model, job, model_name=model_name, bad_rows=bad_rows, notify=notify, processes=processes
+                )
+    if not processes.is_main:
         return
     if bad_rows.count:
         first = bad_rows.first[0]
-        typer.echo(
-            f"{bad_rows.count} bad rows were left out; the first: line {first['line']}, {first['reason']}", err=True
-        )
+        typer.echo(f"{bad_rows.count} bad rows skipped; the first: line {first['line']}, {first['reason']}", err=True)
     if as_json:
         print_json(report)
     else:
@@ -215,27 +236,17 @@ def _reply_to_file(model: "PolyReply", job: "Job", name: str, as_json: bool, tea
         typer.echo(f"{report['rows']:,} rows written to {report['output']}{resumed}")
 
 
-def _print_replies(
-    model: "PolyReply", texts: Iterable[str], options: dict[str, Any], batch_size: int, as_json: bool
-) -> None:
-    """Batch by batch, as the messages come."""
-    import json
-
-    from polyreply.reply_file import response_row
-
-    messages, done = iter(texts), 0
-    while batch := list(islice(messages, batch_size)):
-        found = model.reply(batch, **{**options, "seed": options["seed"] + done})
-        done += len(batch)
-        for text, replies in zip(batch, found, strict=True):
-            if as_json:
-                typer.echo(json.dumps(response_row((text,), replies), ensure_ascii=False))
-            else:
-                print_replies(text, replies, ranked=options["decode"] not in _OF_DECODERS)
-    if not done:
-        raise PolyReplyError("expected a message as an argument or lines on standard input, found none")
+def _is_common(error: Exception) -> bool:
+    """Whether every process meets this error, or the main one reports it; not the loss of another process."""
+    return isinstance(error, MainFailedError) or not isinstance(error, ProcessError)
 
 
-def _lines(stream: Iterable[str]) -> Iterator[str]:
-    """Messages of a stream, one on each line that is not empty."""
-    return (line.strip() for line in stream if line.strip())
+@contextmanager
+def _resume_hint() -> Iterator[None]:
+    """On Ctrl-C the main process tells that no finished batch is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if rank() == 0:
+            typer.echo(_KEPT, err=True)
+        raise

@@ -1,10 +1,10 @@
-"""`diverse_beam`: diverse beam search (Vijayakumar et al., 2016) on the single-decoder model.
+"""`diverse-beam`: diverse beam search (Vijayakumar et al., 2016) on the single-decoder model.
 
-k beams in groups that take their turns at each step. A group is kept away from the tokens that groups before it chose
-at the same step for the same context (Hamming diversity); otherwise it searches as ordinary beam search does.
+k beams in groups that take turns at each step. A group is kept away from the tokens that earlier groups chose at the
+same step for the same context (Hamming diversity); otherwise it searches as ordinary beam search does.
 
-Legend: B contexts, S context tokens, R rows (beam, context) that run, L contexts whose group runs, N beams of a group,
-M candidates of a group, T tokens, V vocabulary, X = N·V.
+Legend: B contexts, S context tokens, R running rows (beam, context), L contexts whose group is running, N beams of a
+group, M candidates of a group, T tokens, V vocabulary, X = N·V.
 """
 
 import math
@@ -14,59 +14,44 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig
 
-from polyreply.decoding.batching import in_parts, pad_left, prompt_length
-from polyreply.decoding.cache import RowCaches
-from polyreply.decoding.response import Response
-from polyreply.decoding.settings import Decoding, decoding_of
-from polyreply.decoding.single_decoder import check_single_decoder, searched
+from polyreply.decoding.settings import Decoding, Response, by_length, pad_left, prompt_length
+from polyreply.decoding.single_decoder import check_single_decoder
+from polyreply.decoding.step import RowCaches
 from polyreply.errors import PolyReplyError
-from polyreply.models.memory import Memory
-from polyreply.models.polyreply_model import PolyReplyModel
+from polyreply.models.model import PolyReplyModel, wide
 from polyreply.models.rows import Rows
-from polyreply.models.score import wide
+
+PENALTY = 0.5
 
 
 @torch.no_grad()
 def diverse_beam(
-    model: PolyReplyModel,
-    context_BS: Tensor,
-    mask_BS: Tensor,
-    k: int,
-    config: GenerationConfig | None = None,
-    *,
-    num_groups: int | None = None,
-    diversity_penalty: float = 0.5,
+    model: PolyReplyModel, context_BS: Tensor, mask_BS: Tensor, decoding: Decoding
 ) -> list[list[Response]]:
     """For each context k responses: group by group, the best (log-probability per token) of a group first.
 
     Within its group a candidate is ranked by its accumulated log-probability minus `diversity_penalty` times how often
-    earlier groups chose its token at this step, for a beam that goes on or to end a hypothesis. The penalty decides who
-    goes on, as in the paper's objective for a step. It is not carried along: later, and in the end, hypotheses compete
-    by their log-probabilities alone (older Transformers let the penalties add up in a beam's score).
+    earlier groups chose its token at this step, to continue a beam or to end a hypothesis. The penalty decides which
+    candidates continue, as in the paper's objective for a step. It is not accumulated: later, and in the end,
+    hypotheses compete by their log-probabilities alone (older Transformers let penalties add up in a beam's score).
 
     Of a group's candidates those among the best N that end are kept as finished, ranked by log-probability divided by
-    length, and the best N others go on, until N have finished and none that runs looks better (`early_stopping` as in
-    Transformers). By default every group has one beam; with one group this is ordinary beam search.
+    length, and the best N others continue, until N have finished and no running one looks better (`early_stopping` as
+    in Transformers). By default every group has one beam; with one group this is ordinary beam search.
     """
-    check_single_decoder(model, k)
-    num_groups = k if num_groups is None else num_groups
-    _check_groups(k, num_groups, diversity_penalty)
-    config = searched(model, config)
-    early_stopping = config.early_stopping or False
+    check_single_decoder(model)
+    num_groups = decoding.k if decoding.num_groups is None else decoding.num_groups
+    penalty = PENALTY if decoding.diversity_penalty is None else decoding.diversity_penalty
+    _check_groups(decoding.k, num_groups, penalty)
 
-    def part(context_BS: Tensor, mask_BS: Tensor) -> list[list[Response]]:
-        settings = decoding_of(config, prompt_length(model, context_BS), model.device)
-        prompt_BS = None if model.family.encoder else pad_left(context_BS, mask_BS, 0)[0]
-        memory = model.encode(context_BS, mask_BS)
-        rule = _Rule(k // num_groups, settings.eos_ids, settings.max_new_tokens, early_stopping)
-        search = _Search(model, memory, settings, rule, num_groups, diversity_penalty, prompt_BS)
+    def run(context_BS: Tensor, mask_BS: Tensor) -> list[list[Response]]:
+        search = _Search(model, context_BS, mask_BS, decoding, num_groups, penalty)
         while search.rows is not None:
             search.step()
         return search.responses()
 
-    return in_parts(model, context_BS, mask_BS, config, part)
+    return by_length(model, context_BS, mask_BS, decoding, run)
 
 
 def _check_groups(k: int, num_groups: int, diversity_penalty: float) -> None:
@@ -86,7 +71,7 @@ def _check_groups(k: int, num_groups: int, diversity_penalty: float) -> None:
 
 @dataclass(frozen=True)
 class _Rule:
-    """How a group goes on and when it stops."""
+    """How a group continues and when it stops."""
 
     size: int
     """N."""
@@ -97,13 +82,13 @@ class _Rule:
 
 @dataclass
 class _Hypothesis:
-    """A response in the making."""
+    """An unfinished or finished response."""
 
     row: int
-    """Where the decoder's scores for its next token stand; for a candidate, where its parent's stood."""
+    """The row of the decoder's scores for its next token; for a candidate, its parent's row."""
     tokens: tuple[int, ...] = ()
     score: float = 0.0
-    """The sum of its tokens' log-probabilities as constraints leave them: what beam search goes by."""
+    """The sum of its tokens' log-probabilities as constraints leave them: what beam search ranks by."""
     logprob: float = 0.0
     """The same under the model itself."""
 
@@ -121,14 +106,14 @@ class _Group:
     finished: list[_Hypothesis] = field(default_factory=list)
 
     def advance(self, candidates: list[_Hypothesis], rule: _Rule) -> list[int]:
-        """Takes the best candidates over; returns the tokens that were chosen."""
+        """Continue with the best candidates; returns the tokens that were chosen."""
         length = len(candidates[0].tokens)
         last = length == rule.max_new_tokens
-        possible = [found for found in candidates if found.score > -math.inf] or candidates  # unless all are forbidden
-        ended = [found for found in possible[: rule.size] if last or found.tokens[-1] in rule.eos_ids]
-        others = [found for found in candidates if found.tokens[-1] not in rule.eos_ids][: rule.size]
+        possible = [one for one in candidates if one.score > -math.inf] or candidates  # unless all are forbidden
+        ended = [one for one in possible[: rule.size] if last or one.tokens[-1] in rule.eos_ids]
+        others = [one for one in candidates if one.tokens[-1] not in rule.eos_ids][: rule.size]
         self.running = [] if last else others
-        chosen = [found.tokens[-1] for found in (*ended, *self.running)]
+        chosen = [one.tokens[-1] for one in (*ended, *self.running)]
         self.finished = sorted([*self.finished, *ended], key=_Hypothesis.per_token, reverse=True)[: rule.size]
         if len(self.finished) == rule.size and not self._can_improve(length, rule):
             self.running = []
@@ -138,41 +123,43 @@ class _Group:
         if rule.early_stopping is True or not self.running:
             return False
         final_length = rule.max_new_tokens if rule.early_stopping == "never" else length
-        best = max(found.score for found in self.running) / final_length
+        best = max(one.score for one in self.running) / final_length
         return best > self.finished[-1].per_token()
 
 
 class _Search:
-    """All groups on all contexts, and the caches of the beams that run."""
+    """All groups on all contexts, and the caches of the running beams."""
 
     def __init__(
         self,
         model: PolyReplyModel,
-        memory: Memory,
-        settings: Decoding,
-        rule: _Rule,
+        context_BS: Tensor,
+        mask_BS: Tensor,
+        decoding: Decoding,
         num_groups: int,
         penalty: float,
-        prompt_BS: Tensor | None,
     ) -> None:
-        self.model, self.memory, self.settings, self.rule, self.penalty = model, memory, settings, rule, penalty
+        self.model, self.penalty = model, penalty
+        self.memory, length = model.encode(context_BS, mask_BS), prompt_length(model, context_BS)
+        self.constraints: Any = decoding.constraints(length, model.device)
+        longest, early_stopping = decoding.max_new_tokens(length), decoding.config.early_stopping or False
+        self.rule = _Rule(decoding.k // num_groups, decoding.eos_ids, longest, early_stopping)
         # Before the first token all beams of a context are the same: one row serves them.
-        start = Rows.grid(len(memory), [0], memory.mask_BS.device)
+        start = Rows.grid(len(self.memory), [0], context_BS.device)
         self.rows: Rows | None = start
-        self.groups = [[_Group(b, [_Hypothesis(b)]) for b in range(len(memory))] for _ in range(num_groups)]
+        self.groups = [[_Group(b, [_Hypothesis(b)]) for b in range(len(self.memory))] for _ in range(num_groups)]
         self.caches = RowCaches(model)
-        self.newest_R = model.first_tokens(start, memory)
-        self.tokens_RT = self.newest_R[:, None] if prompt_BS is None else prompt_BS
+        self.newest_R = model.first_tokens(start, self.memory)
+        self.tokens_RT = self.newest_R[:, None] if model.family.encoder else pad_left(context_BS, mask_BS, 0)[0]
 
     def step(self) -> None:
-        """One more token for every beam that runs, group after group."""
+        """One more token for every running beam, group after group."""
         assert self.rows is not None
         states_R1D = self.model.states(
             self.newest_R[:, None], self.rows, self.memory, self.caches.caches, adapters=False
         )
         logprob_RV = wide(self.model.logits(states_R1D[:, -1])).log_softmax(-1)
-        processors: Any = self.settings.processors
-        score_RV = processors(self.tokens_RT, logprob_RV) if processors else logprob_RV
+        score_RV = self.constraints(self.tokens_RT, logprob_RV) if self.constraints else logprob_RV
         chosen_BV = score_RV.new_zeros(len(self.memory), score_RV.shape[1])
         for groups in self.groups:
             running = [group for group in groups if group.running]
@@ -182,37 +169,37 @@ class _Search:
         self._follow()
 
     def responses(self) -> list[list[Response]]:
-        """What has finished, for each context group by group."""
-        found = [[h for groups in self.groups for h in groups[b].finished] for b in range(len(self.memory))]
-        return [[Response(b, i, [*h.tokens], h.logprob) for i, h in enumerate(row)] for b, row in enumerate(found)]
+        """The finished hypotheses, for each context group by group."""
+        finished = [[h for groups in self.groups for h in groups[b].finished] for b in range(len(self.memory))]
+        return [[Response(b, i, [*h.tokens], h.logprob) for i, h in enumerate(row)] for b, row in enumerate(finished)]
 
     def _candidates(
         self, running: Sequence[_Group], score_RV: Tensor, logprob_RV: Tensor, chosen_BV: Tensor
     ) -> list[list[_Hypothesis]]:
-        """The best continuations of one group for each context, with the penalty; enough that N do not end."""
-        row_LN = torch.tensor([[found.row for found in group.running] for group in running], device=score_RV.device)
-        so_far_LN = score_RV.new_tensor([[found.score for found in group.running] for group in running])
+        """The best continuations of one group for each context, penalty applied; so many that N of them do not end."""
+        row_LN = torch.tensor([[one.row for one in group.running] for group in running], device=score_RV.device)
+        so_far_LN = score_RV.new_tensor([[one.score for one in group.running] for group in running])
         context_L = torch.tensor([group.context for group in running], device=score_RV.device)
         score_LNV = so_far_LN[:, :, None] + score_RV[row_LN]
         ranked_LX = (score_LNV - self.penalty * chosen_BV[context_L][:, None]).flatten(1)
         num_candidates = self.rule.size * (1 + max(1, len(self.rule.eos_ids)))
         top_LM = ranked_LX.topk(min(num_candidates, ranked_LX.shape[1])).indices
         beam_LM, token_LM = top_LM // score_RV.shape[1], top_LM % score_RV.shape[1]
-        found_score_LM = score_LNV.flatten(1).gather(1, top_LM)
+        top_score_LM = score_LNV.flatten(1).gather(1, top_LM)
         step_LM = logprob_RV[row_LN.gather(1, beam_LM), token_LM]
-        columns = (beam_LM.tolist(), token_LM.tolist(), found_score_LM.tolist(), step_LM.tolist())
+        columns = (beam_LM.tolist(), token_LM.tolist(), top_score_LM.tolist(), step_LM.tolist())
         return [
-            [_extend(group.running[beam], *found) for beam, *found in zip(*row, strict=True)]
+            [_extend(group.running[beam], *values) for beam, *values in zip(*row, strict=True)]
             for group, row in zip(running, zip(*columns, strict=True), strict=True)
         ]
 
     def _follow(self) -> None:
-        """Lets rows, tokens and caches follow the beams that were kept; sorted by beam, as `Rows` wants them."""
+        """Rearrange rows, tokens and caches to the beams that were kept, sorted by beam as `Rows` requires."""
         kept = [
-            (g * self.rule.size + place, group.context, found)
+            (g * self.rule.size + place, group.context, hypothesis)
             for g, groups in enumerate(self.groups)
             for group in groups
-            for place, found in enumerate(group.running)
+            for place, hypothesis in enumerate(group.running)
         ]
         if not kept:
             self.rows = None
@@ -220,13 +207,13 @@ class _Search:
         kept.sort(key=lambda row: row[:2])
         device = self.newest_R.device
         beam_R, context_R, parent_R, self.newest_R = torch.tensor(
-            [(beam, context, found.row, found.tokens[-1]) for beam, context, found in kept], device=device
+            [(beam, context, one.row, one.tokens[-1]) for beam, context, one in kept], device=device
         ).T
         self.rows = Rows.pairs(context_R, beam_R, len(self.memory))
         self.tokens_RT = torch.cat([self.tokens_RT[parent_R], self.newest_R[:, None]], 1)
         _reorder(self.caches, parent_R)
-        for row, (_, _, found) in enumerate(kept):
-            found.row = row
+        for row, (_, _, hypothesis) in enumerate(kept):
+            hypothesis.row = row
 
 
 def _extend(parent: _Hypothesis, token: int, score: float, step: float) -> _Hypothesis:
@@ -234,14 +221,14 @@ def _extend(parent: _Hypothesis, token: int, score: float, step: float) -> _Hypo
 
 
 def _count(chosen_BV: Tensor, groups: Sequence[_Group], tokens: Sequence[Sequence[int]]) -> None:
-    """Adds what these groups chose for their contexts."""
-    pairs = [(group.context, token) for group, found in zip(groups, tokens, strict=True) for token in found]
+    """Count the tokens that these groups chose for their contexts."""
+    pairs = [(group.context, token) for group, chosen in zip(groups, tokens, strict=True) for token in chosen]
     context, token = torch.tensor(pairs, device=chosen_BV.device).T
     chosen_BV.index_put_((context, token), chosen_BV.new_ones(()), accumulate=True)
 
 
 def _reorder(caches: RowCaches, parent_R: Tensor) -> None:
-    """Gives every row the keys and values of its parent; what belongs to contexts stays."""
+    """Give every row the keys and values of its parent; those of the contexts stay."""
     cache: Any = caches.caches[0]
     for layer in getattr(cache, "self_attention_cache", cache).layers:
         if len(parent_R) != len(layer.keys) or not torch.equal(parent_R, torch.arange(len(parent_R)).to(parent_R)):

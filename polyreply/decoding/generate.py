@@ -1,119 +1,147 @@
-"""The ways to decode behind one door: a request is checked before any work, then carried out batch by batch.
+"""Decoding: a request is checked once, before any work; then its way to decode runs batch by batch.
 
-Legend: B contexts, S context tokens.
+A way to decode is one function and one entry in `WAYS`. The function takes the model, contexts (B, S) with their mask,
+and a `Decoding`, and returns for each context its responses.
 """
 
 import copy
-import difflib
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from polyreply.decoding.all_decoders import decode
-from polyreply.decoding.response import Response
-from polyreply.decoding.settings import decoding_of
+from polyreply.decoding.settings import Decoding, Response
 from polyreply.errors import PolyReplyError
-from polyreply.models.polyreply_model import PolyReplyModel
+from polyreply.models.model import PolyReplyModel
 
-Decode = Literal["decoders", "mbr", "beam", "nucleus", "diverse-beam"]
+Function = Callable[[PolyReplyModel, Tensor, Tensor, Decoding], list[list[Response]]]
 
-BASELINE_K = 10
-"""How many responses beam, nucleus and diverse-beam give unless told."""
-_SAMPLING = ("temperature", "top_p", "top_k")
-_OWN_OPTIONS = {
-    "mbr": {"samples", "top_p", "beta"},
-    "nucleus": {"top_p"},
-    "diverse-beam": {"num_groups", "diversity_penalty"},
-}
-"""Options of a way to decode that are arguments of its function, not fields of a GenerationConfig."""
+SINGLE_DECODER_K = 10
+"""How many responses the ways without K decoders give by default."""
+_SAMPLING = {"do_sample", "temperature", "top_k", "top_p"}
+_OWN = {"samples", "beta", "num_groups", "diversity_penalty"}
+"""Options of single ways to decode that are not fields of a GenerationConfig, or not with that meaning."""
+
+
+class GenerationOptions(TypedDict, total=False):
+    """Options of decoding; None leaves one to the model's own generation config, or to the way's default."""
+
+    max_new_tokens: int | None
+    """Most tokens of a reply."""
+    min_new_tokens: int | None
+    """Fewest tokens of a reply."""
+    no_repeat_ngram_size: int | None
+    """No sequence of this many tokens occurs twice in a reply."""
+    repetition_penalty: float | None
+    """Above 1: tokens that have occurred become less likely."""
+    do_sample: bool | None
+    """decoders: sample instead of greedy decoding."""
+    temperature: float | None
+    """With `do_sample`: below 1 sharpens the distribution, above 1 flattens it."""
+    top_k: int | None
+    """With `do_sample`: sample from this many likeliest tokens."""
+    top_p: float | None
+    """With `do_sample`, nucleus or mbr: sample from the likeliest tokens that have this probability together."""
+    samples: int | None
+    """mbr: samples drawn for each reply."""
+    beta: float | None
+    """mbr: how much more recall counts than precision."""
+    num_groups: int | None
+    """diverse-beam: groups of beams."""
+    diversity_penalty: float | None
+    """diverse-beam: penalty for tokens that earlier groups chose."""
+    generation_config: GenerationConfig | None
+    """Any other setting; fields that are set go on top of the model's own generation config."""
 
 
 @dataclass(frozen=True)
-class How:
-    """A checked request."""
+class Way:
+    """A way to decode."""
 
-    decode: Decode
-    k: int
-    config: GenerationConfig
-    generator: torch.Generator
-    own_options: dict[str, Any]
+    function: Function | str
+    """The function, or `module:name` to import it when it is first used."""
+    options: tuple[str, ...] = ()
+    """What it honours of the options for sampling and of those that only some ways have."""
+    of_decoders: bool = True
+    """Whether replies come from the K decoders, one of each by default; otherwise they are numbered by their rank."""
 
-
-def how_to_decode(
-    model: PolyReplyModel, way: Decode, k: int | None, seed: int, options: dict[str, Any], *, eos: int | None = None
-) -> How:
-    """Checks a request; `options` go on top of the model's generation config, `eos` is used where it has none."""
-    if way not in get_args(Decode):
-        raise PolyReplyError(f"expected decode to be one of {', '.join(get_args(Decode))}, found {way!r}")
-    k = _checked_k(model, way, k)
-    own = {name: options[name] for name in _OWN_OPTIONS.get(way, ()) if name in options}
-    fields = {name: value for name, value in options.items() if name not in own}
-    generator = torch.Generator(model.device).manual_seed(seed)
-    return How(way, k, _config(model, way, fields, eos), generator, own)
+    def __call__(
+        self, model: PolyReplyModel, context_BS: Tensor, mask_BS: Tensor, decoding: Decoding
+    ) -> list[list[Response]]:
+        """For each context its responses."""
+        function = self.function
+        if isinstance(function, str):
+            module, name = function.split(":")
+            function = getattr(import_module(module), name)
+        return function(model, context_BS, mask_BS, decoding)
 
 
-def respond(model: PolyReplyModel, context_BS: Tensor, mask_BS: Tensor, how: How) -> list[list[Response]]:
-    """The responses to each context."""
-    if how.decode == "decoders":
-        chosen = range(how.k)
-        return decode(model, context_BS, mask_BS, how.config, decoders=chosen, generator=how.generator)
-    if how.decode == "mbr":
-        from polyreply.decoding.mbr import mbr
-
-        return mbr(model, context_BS, mask_BS, how.k, how.config, **how.own_options, generator=how.generator)
-    if how.decode == "diverse-beam":
-        from polyreply.decoding.diverse_beam import diverse_beam
-
-        return diverse_beam(model, context_BS, mask_BS, how.k, how.config, **how.own_options)
-    from polyreply.decoding.single_decoder import beam, nucleus
-
-    if how.decode == "beam":
-        return beam(model, context_BS, mask_BS, how.k, how.config)
-    return nucleus(model, context_BS, mask_BS, how.k, how.config, generator=how.generator, **how.own_options)
+WAYS: dict[str, Way] = {
+    "decoders": Way("polyreply.decoding.all_decoders:decode", ("do_sample", "temperature", "top_k", "top_p")),
+    "mbr": Way("polyreply.decoding.mbr:mbr", ("samples", "beta", "top_p")),
+    "beam": Way("polyreply.decoding.single_decoder:beam", of_decoders=False),
+    "nucleus": Way("polyreply.decoding.single_decoder:nucleus", ("do_sample", "top_p"), of_decoders=False),
+    "diverse-beam": Way(
+        "polyreply.decoding.diverse_beam:diverse_beam", ("num_groups", "diversity_penalty"), of_decoders=False
+    ),
+}
 
 
-def _checked_k(model: PolyReplyModel, way: Decode, k: int | None) -> int:
-    if way == "decoders":
-        most = model.num_decoders
-        if k is not None and not 1 <= k <= most:
-            raise PolyReplyError(f"expected k from 1 to {most}, the number of decoders, found {k}")
-        return most if k is None else k
-    if k is not None and k < 1:
-        raise PolyReplyError(f"expected k of 1 or more, found {k}")
-    if way == "mbr" and k is None:
-        return model.num_decoders
-    return BASELINE_K if k is None else k
+def way_of(name: str) -> Way:
+    """A registered way to decode; the error for an unknown one lists those that are registered."""
+    if name not in WAYS:
+        raise PolyReplyError(f"expected decode to be one of {', '.join(WAYS)}, found {name!r}")
+    return WAYS[name]
 
 
-def _config(model: PolyReplyModel, way: Decode, fields: dict[str, Any], eos: int | None) -> GenerationConfig:
-    """The model's generation config with the user's fields on top."""
+def check_request(
+    model: PolyReplyModel,
+    decode: str = "decoders",
+    k: int | None = None,
+    seed: int = 0,
+    options: GenerationOptions | None = None,
+    *,
+    eos: int | None = None,
+) -> Decoding:
+    """Check a request; options go on top of the model's generation config, `eos` is used where that has none."""
+    way = way_of(decode)
+    given: dict[str, Any] = {name: value for name, value in (options or {}).items() if value is not None}
+    extra: GenerationConfig | None = given.pop("generation_config", None)
+    if extra is not None:
+        fields = {name: getattr(extra, name, None) for name in extra.to_diff_dict() if name != "transformers_version"}
+        given = {name: value for name, value in fields.items() if value is not None} | given
+    unused = sorted(name for name in given if name in _SAMPLING | _OWN and name not in way.options)
+    if unused:
+        used = f"it uses {', '.join(way.options)}" if way.options else "it has no options of its own"
+        raise PolyReplyError(f"{', '.join(unused)}: no effect with decode {decode}, {used}; remove it")
+    own = {name: given.pop(name) for name in [*given] if name in _OWN}
     config: GenerationConfig = copy.deepcopy(model.generation_config)
     if config.eos_token_id is None:
         config.eos_token_id = eos
-    for name, value in fields.items():
-        if not hasattr(config, name) or name.startswith("_"):
-            near = difflib.get_close_matches(name, vars(config), 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise PolyReplyError(f"{name} is no option of reply and no field of a GenerationConfig{hint}")
+    for name, value in given.items():
         setattr(config, name, value)
-    own = [name for name in ("do_sample", "temperature", "top_k") if name in fields and way == "mbr"]
-    if own:
-        raise PolyReplyError(f"{', '.join(own)}: mbr samples by itself, from a nucleus of top_p; remove it")
-    idle = [name for name in _SAMPLING if name in fields and way != "nucleus" and not config.do_sample]
-    if idle:
+    idle = sorted(name for name in given if name in _SAMPLING and "temperature" in way.options)
+    if idle and not config.do_sample:
         raise PolyReplyError(f"{', '.join(idle)}: no effect without sampling; add do_sample=True (--sample)")
-    _check_values(config)
-    return config
+    if k is None:
+        k = model.num_decoders if way.of_decoders else SINGLE_DECODER_K
+    generator = torch.Generator(model.device).manual_seed(seed)
+    return _check_values(replace(Decoding.of(config, k, generator), top_p=given.get("top_p"), **own))
 
 
-def _check_values(config: GenerationConfig) -> None:
-    """Raises one clear line for a value that one of Transformers' processors refuses."""
+def _check_values(decoding: Decoding) -> Decoding:
+    """Raise an error of one line for a value that one of Transformers' processors refuses."""
     try:
-        decoding_of(config, 1)
+        decoding.max_new_tokens(1)
+        decoding.constraints(1)
+        if decoding.sampling is not None:
+            _ = decoding.sampling.warpers
     except PolyReplyError:
         raise
     except (TypeError, ValueError) as error:
         raise PolyReplyError(str(error).splitlines()[0]) from error
+    return decoding

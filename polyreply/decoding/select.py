@@ -1,4 +1,4 @@
-"""A few out of K responses: the single most likely one, or m that differ."""
+"""`diverse_subset`: m of K responses that differ most."""
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
@@ -6,25 +6,17 @@ from collections.abc import Hashable, Sequence
 import pyarrow as pa
 
 from polyreply.data.overlap import tokens as words_of
-from polyreply.decoding.response import Response
 from polyreply.errors import PolyReplyError
-
-
-def most_likely(responses: Sequence[Response], *, per_token: bool = False) -> Response:
-    """The response with the largest log-probability, in all or per token; of equal ones, the first."""
-    if not responses:
-        raise PolyReplyError("expected at least one response to choose from, found none")
-    return max(responses, key=lambda found: found.logprob / max(1, len(found.tokens)) if per_token else found.logprob)
 
 
 def diverse_subset(
     responses: Sequence[str] | Sequence[Sequence[Hashable]], m: int, *, logprobs: Sequence[float] | None = None
 ) -> list[int]:
-    """The places of m diverse responses, in the order they are taken; of all, if there are no more than m.
+    """The places of m diverse responses, in the order in which they are chosen; of all, if there are no more than m.
 
-    Greedy max-min selection: first the most likely response, then again and again the one whose largest similarity with
-    those taken is smallest. Of equally similar ones the more likely is taken (without `logprobs`, the earlier), but a
-    response equal to one taken comes after all that are not. So the first m of m+1 are the choice of m.
+    Greedy max-min selection: first the most likely response, then repeatedly the one whose largest similarity with
+    those already chosen is smallest. Ties go to the more likely one (without `logprobs`, the earlier), but a response
+    equal to a chosen one comes after all that are not. So the first m of m+1 are the choice of m.
 
     Responses are texts, compared by their lower-cased words without punctuation, or lists of tokens.
     """
@@ -36,7 +28,7 @@ def diverse_subset(
         )
     tokens = _token_lists(responses)
     likelier = sorted(range(len(tokens)), key=lambda place: -logprobs[place] if logprobs is not None else 0.0)
-    bags = [Counter(found) for found in tokens]
+    bags = [Counter(one) for one in tokens]
     closest, repeats = [0.0] * len(tokens), [False] * len(tokens)
     taken: list[int] = []
     while likelier and len(taken) < m:
@@ -56,11 +48,11 @@ def similarity(a: Counter[Hashable], b: Counter[Hashable]) -> float:
 
 
 def _token_lists(responses: Sequence[str] | Sequence[Sequence[Hashable]]) -> list[tuple[Hashable, ...]]:
-    texts = [found for found in responses if isinstance(found, str)]
+    texts = [response for response in responses if isinstance(response, str)]
     if not texts:
-        return [tuple(found) for found in responses]
+        return [tuple(response) for response in responses]
     if len(texts) != len(responses):
         raise PolyReplyError(
             f"expected texts only or lists of tokens only, found {len(texts)} of {len(responses)} texts"
         )
-    return [tuple(found) for found in words_of(pa.array(texts, pa.string())).to_pylist()]
+    return [tuple(words) for words in words_of(pa.array(texts, pa.string())).to_pylist()]

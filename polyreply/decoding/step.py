@@ -1,40 +1,46 @@
 """One more token for every running row: what a decode loop asks of a model.
 
-`StockStep` runs any backbone through Transformers' own decoder; `t5_step` holds a leaner one for T5.
+`StockStep` runs any backbone through Transformers' own decoder, with keys and values of the tokens so far in buffers
+that grow by doubling and from which rows can be removed. `t5_step.py` holds a leaner step for T5.
+
+Legend: R rows, D model size.
 """
 
 from abc import ABC, abstractmethod
 from typing import Any
 
 from torch import Tensor, nn
+from transformers import Cache, DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import DynamicLayer
 
-from polyreply.decoding.cache import RowCaches
 from polyreply.models.memory import Memory
-from polyreply.models.polyreply_model import PolyReplyModel
+from polyreply.models.model import PolyReplyModel
 from polyreply.models.rows import Rows
+
+_FIRST_CAPACITY = 16
 
 
 class Step(ABC):
-    """The rows still running, and what has been computed of them."""
+    """The rows that are still running, and what has been computed for them."""
 
     def __init__(self, model: PolyReplyModel, memory: Memory, rows: Rows) -> None:
         self.model, self.memory, self.rows = model, memory, rows
 
     @abstractmethod
     def states(self, newest_R: Tensor) -> Tensor:
-        """Takes in the newest token of each row; the last hidden states (R, D) that predict the next."""
+        """Add the newest token of each row; the last hidden states (R, D), which predict the next one."""
 
     @abstractmethod
     def keep(self, keep_R: Tensor) -> None:
-        """Goes on with the rows of a mask only."""
+        """Continue with the rows that a mask selects."""
 
     @abstractmethod
     def stock_linears(self) -> list[Any]:
-        """The linear layers of the backbone that each step calls, besides the vocabulary's."""
+        """The linear layers of the backbone that each step calls, except the vocabulary's."""
 
 
 class StockStep(Step):
-    """Any backbone, through its own decoder."""
+    """A step of any backbone, through its own decoder."""
 
     def __init__(self, model: PolyReplyModel, memory: Memory, rows: Rows) -> None:
         super().__init__(model, memory, rows)
@@ -45,10 +51,72 @@ class StockStep(Step):
         return self.model.states(newest_R[:, None], self.rows, self.memory, self.caches.caches)[:, -1]
 
     def keep(self, keep_R: Tensor) -> None:
-        """Rows leave the caches."""
+        """Drop the other rows from the caches."""
         self.caches.keep(self.rows, keep_R)
         self.rows = self.rows.keep(keep_R)
 
     def stock_linears(self) -> list[Any]:
-        """All of the decoders'."""
+        """All linear layers of the decoders."""
         return [layer for decoder in self.model.decoders for layer in decoder.modules() if type(layer) is nn.Linear]
+
+
+class RowCaches:
+    """One cache for each decoder stack of a model; together they hold the rows of a batch."""
+
+    def __init__(self, model: PolyReplyModel) -> None:
+        stacks: list[Any] = [getattr(decoder, model.family.layers) for decoder in model.decoders]
+        self._layers = [[BufferedLayer() for _ in stack] for stack in stacks]
+        self._own = [Cache(layers=[*layers]) for layers in self._layers]
+        self.caches = (
+            [EncoderDecoderCache(own, DynamicCache()) for own in self._own] if model.family.encoder else self._own
+        )
+
+    def keep(self, rows: Rows, keep_R: Tensor) -> None:
+        """Keep the rows that a mask selects."""
+        parts = [(0, keep_R)] if len(self._own) == 1 else [(k, keep_R[b:e]) for k, b, e in rows.segments]
+        for k, part_R in parts:
+            index = part_R.nonzero()[:, 0]
+            for layer in self._layers[k]:
+                layer.keep(index)
+
+
+class BufferedLayer(DynamicLayer):
+    """A cache layer that writes into a buffer instead of concatenating, and from which rows can be removed."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.length = 0
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        """Append the newest tokens; returns keys and values of all tokens so far, as views."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            capacity = max(_FIRST_CAPACITY, key_states.shape[2])
+            self._buffers = [
+                states.new_empty(*states.shape[:2], capacity, states.shape[3]) for states in (key_states, value_states)
+            ]
+        end = self.length + key_states.shape[2]
+        if end > self._buffers[0].shape[2]:
+            self._buffers = [_copy(buffer, 2 * end, self.length) for buffer in self._buffers]
+        for buffer, states in zip(self._buffers, (key_states, value_states), strict=True):
+            buffer[:, :, self.length : end] = states
+        self.length = end
+        self.keys, self.values = (buffer[:, :, :end] for buffer in self._buffers)
+        return self.keys, self.values
+
+    def get_seq_length(self) -> int:
+        """The number of tokens so far."""
+        return self.length
+
+    def keep(self, index: Tensor) -> None:
+        """Keep the given rows, in the given order."""
+        if self.is_initialized:
+            self._buffers = [_copy(buffer, buffer.shape[2], self.length, index) for buffer in self._buffers]
+            self.keys, self.values = (buffer[:, :, : self.length] for buffer in self._buffers)
+
+
+def _copy(buffer: Tensor, capacity: int, length: int, index: Tensor | None = None) -> Tensor:
+    used = buffer[:, :, :length] if index is None else buffer[:, :, :length].index_select(0, index)
+    copied = used.new_empty(*used.shape[:2], capacity, used.shape[3])
+    copied[:, :, :length] = used
+    return copied

@@ -1,37 +1,63 @@
-"""A step of T5's decoder without what a step does not need.
+"""A step of T5's decoder without what a single token does not need.
 
-At a few rows most of the time of the stock decoder goes into masks, position tables and small calls. This one reads the
-stock modules' weights, with queries, keys and values in one product, and keeps the rows' keys and values in one buffer
-from which a row leaves by being overwritten. Its numbers are those of the stock decoder up to rounding.
+With a few rows most of the stock decoder's time goes into masks, position tables and many small calls. `T5Step` uses
+the stock modules' weights directly:
 
-Legend: R rows, B contexts, S context tokens, T tokens so far, D model size, L layers, h heads, d head size.
+- queries, keys and values of self-attention are one product, on packed weights (`packed.py`);
+- keys and values of cross-attention are computed once per context; the rows of a context attend to them together;
+- the relative positions from the newest token to all earlier ones are one row of the stock table, and that row for a
+  shorter history is its end: the table is computed once per doubling of the cache;
+- all layers' keys and values are in two buffers. A row that ends is overwritten by the last one instead of copying
+  the others, so buffer rows are in an order of their own: `place_R` is where each row is, `row_of_place` its inverse.
+
+The invariant: the same sums as the stock decoder in eval mode, in another order. In float64 the greedy tokens are those
+of `generate`, which the tests check for each decoder. It applies where adapters act on the output of sublayers or
+layers; with any other adapter `fits` is false and `StockStep` is used.
+
+Legend: R rows, B contexts, S context tokens, T tokens so far, C capacity, D model size, L layers, h heads, d head size.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from polyreply.decoding.step import Step
-from polyreply.models.adapters import RoutedAdapters
+from polyreply.models.adapters import Adapter, RoutedAdapter
 from polyreply.models.families import part
 from polyreply.models.memory import Memory
+from polyreply.models.model import PolyReplyModel
 from polyreply.models.packed import Linear, packed_linear
-from polyreply.models.polyreply_model import PolyReplyModel
 from polyreply.models.rows import Rows
 
 _FIRST_CAPACITY = 32
 
 
 def fits(model: PolyReplyModel) -> bool:
-    """T5 (also Flan-T5, mT5 and ByT5) with adapters, in a type whose range needs no care, and no dropout."""
+    """Whether a model is a T5 (also Flan-T5, mT5, ByT5) in full precision and eval mode, with adapters on outputs only.
+
+    In half precision the stock modules clamp values, which this step does not.
+    """
     is_t5 = model.backbone.config.model_type in ("t5", "mt5")
-    return is_t5 and bool(model.adapters) and model.dtype in (torch.float32, torch.float64) and not model.training
+    if not (is_t5 and model.adapters and model.dtype in (torch.float32, torch.float64)) or model.training:
+        return False
+    places = [id(site) for sites in _sites(model) for site in sites]
+    used = [id(site) for site in model.sites]
+    adapters: list[Any] = list(model.adapters)
+    on_outputs = set(used) <= set(places) and all(adapter.reads == "output" for adapter in adapters)
+    return on_outputs and len(set(used)) == len(used)
+
+
+def _sites(model: PolyReplyModel) -> list[list[Any]]:
+    """For each layer the modules whose output may be adapted: its three sublayers, then the layer itself."""
+    blocks = model.decoders[0].block
+    return [[*(part(block, path) for path in model.family.sublayers), block] for block in blocks]
 
 
 class T5Step(Step):
-    """T5's decoder, a token at a time, for rows of all K decoders."""
+    """T5's decoder, one token at a time, for rows of all K decoders."""
 
     def __init__(self, model: PolyReplyModel, memory: Memory, rows: Rows) -> None:
         super().__init__(model, memory, rows)
@@ -41,6 +67,9 @@ class T5Step(Step):
         self.layers = [_Layer(model, memory, block) for block in stack.block]
         self.cache = _Cache(len(self.layers), len(rows), self.first_attention, self.embedding)
         self.bias_h1C: Tensor | None = None
+        inserted: Any = zip(model.sites, model.adapters, strict=True)
+        at_site: dict[int, Adapter] = {id(site): adapter for site, adapter in inserted}
+        self.adapters = [[at_site.get(id(site)) for site in sites] for sites in _sites(model)]
         self._route()
 
     def states(self, newest_R: Tensor) -> Tensor:
@@ -50,46 +79,48 @@ class T5Step(Step):
         length = self.cache.length + 1
         bias_h1T = self._bias(length)
         for number, layer in enumerate(self.layers):
+            after_self, after_cross, after_dense, after_layer = self.routed[number]
             attended = layer.self_output(self.cache.attend(number, layer.qkv(layer.norms[0](x_RD)), bias_h1T))
-            x_RD = x_RD + self._adapted(number, 0, attended)
+            x_RD = x_RD + after_self(attended)
             attended = layer.cross_output(layer.cross(layer.cross_query(layer.norms[1](x_RD)), self.rows))
-            x_RD = x_RD + self._adapted(number, 1, attended)
-            x_RD = x_RD + self._adapted(number, 2, layer.feed_forward(layer.norms[2](x_RD)))
-            if self.by_layer:
-                x_RD = self.adapters[number](x_RD)
+            x_RD = x_RD + after_cross(attended)
+            x_RD = x_RD + after_dense(layer.feed_forward(layer.norms[2](x_RD)))
+            x_RD = after_layer(x_RD)
         self.cache.length = length
         states_RD: Tensor = self.final_norm(x_RD)
         return states_RD
 
     def keep(self, keep_R: Tensor) -> None:
-        """Rows leave the cache."""
+        """Drop the other rows from the cache."""
         self.cache.keep(keep_R)
         self.rows = self.rows.keep(keep_R)
         self._route()
 
     def stock_linears(self) -> list[Any]:
-        """None: all are called through their weights."""
+        """None: this step uses their weights directly."""
         return []
 
     def _bias(self, length: int) -> Tensor:
-        """The stock table of relative positions, from the newest token to each so far: (h, 1, T)."""
+        """The stock bias of relative positions from the newest token to each so far, (h, 1, T)."""
         if self.bias_h1C is None or self.bias_h1C.shape[-1] < length:
             capacity = self.cache.capacity
             self.bias_h1C = self.first_attention.compute_bias(1, capacity, past_seen_tokens=capacity - 1)[0]
         return self.bias_h1C[..., self.bias_h1C.shape[-1] - length :]
 
     def _route(self) -> None:
-        stacks: Any = self.model.adapters
-        self.adapters = [RoutedAdapters(stack, self.rows) for stack in stacks]
-        self.by_layer = len(self.adapters) == len(self.layers)
+        """Cut out the weights of the adapters that the rows need, for each layer and place."""
+        self.routed = [[_adapted(adapter, self.rows) for adapter in adapters] for adapters in self.adapters]
 
-    def _adapted(self, number: int, sublayer: int, x_RD: Tensor) -> Tensor:
-        """The output of a sublayer after its adapter, where each sublayer has one."""
-        return x_RD if self.by_layer else self.adapters[3 * number + sublayer](x_RD)
+
+def _adapted(adapter: Adapter | None, rows: Rows) -> Callable[[Tensor], Tensor]:
+    if adapter is None:
+        return lambda x_RD: x_RD
+    routed = RoutedAdapter(adapter, rows)
+    return lambda x_RD: routed(x_RD, x_RD)
 
 
 class _Layer:
-    """The weights of one stock block, and keys and values of its cross-attention, the same for all rows."""
+    """The weights of one stock block, and the keys and values of its cross-attention, once per context."""
 
     def __init__(self, model: PolyReplyModel, memory: Memory, block: Any) -> None:
         own, cross, dense = (part(block, path) for path in model.family.sublayers)
@@ -107,7 +138,10 @@ class _Layer:
         key_BShd, value_BShd = (w(memory.states_BSD).unflatten(-1, (self.heads, -1)) for w in (cross.k, cross.v))
         self.key_BhdS = key_BShd.permute(0, 2, 3, 1).contiguous().flatten(0, 1)
         self.value_BhSd = value_BShd.transpose(1, 2).contiguous().flatten(0, 1)
-        self.mask_B11S = None if memory.mask_BS.all() else _additive(memory.mask_BS, key_BShd.dtype)
+        self.mask_B11S: Tensor | None = None
+        if not memory.mask_BS.all():
+            open_BS = torch.zeros(memory.mask_BS.shape, dtype=key_BShd.dtype, device=key_BShd.device)
+            self.mask_B11S = open_BS.masked_fill(~memory.mask_BS, -math.inf)[:, None, None]
 
     def feed_forward(self, x_RD: Tensor) -> Tensor:
         """The dense sublayer, gated or not."""
@@ -118,7 +152,7 @@ class _Layer:
         return self.outer(self.activation(inner))
 
     def cross(self, query_RX: Tensor, rows: Rows) -> Tensor:
-        """Attention to the contexts. Rows of one stand side by side, so its keys and values are read once."""
+        """Attention to the contexts; the rows of a context are one product with its keys and values."""
         grid_BsX = rows.to_grid(query_RX)
         num_contexts, num_slots, size = grid_BsX.shape
         shape = (num_contexts, num_slots, self.heads, self.head_size)
@@ -126,15 +160,12 @@ class _Layer:
         scores = torch.bmm(query, self.key_BhdS)
         if self.mask_B11S is not None:
             scores = scores.view(num_contexts, self.heads, num_slots, -1).add_(self.mask_B11S).flatten(0, 1)
-        found = torch.bmm(scores.softmax(-1), self.value_BhSd).view(num_contexts, self.heads, num_slots, -1)
-        return rows.from_grid(found.transpose(1, 2)).reshape(-1, size)
+        attended = torch.bmm(scores.softmax(-1), self.value_BhSd).view(num_contexts, self.heads, num_slots, -1)
+        return rows.from_grid(attended.transpose(1, 2)).reshape(-1, size)
 
 
 class _Cache:
-    """Keys and values of the rows' own tokens, of all layers.
-
-    Rows lie in the buffers in an order of their own: the last ones move into the places of those that leave.
-    """
+    """Keys and values of the rows' own tokens in all layers; the last rows fill the places of those that end."""
 
     def __init__(self, num_layers: int, num_rows: int, attention: Any, like: Tensor) -> None:
         self.heads, self.head_size, self.length = attention.n_heads, attention.key_value_proj_dim, 0
@@ -142,22 +173,22 @@ class _Cache:
         self.values = like.new_empty(num_layers, num_rows, self.heads, _FIRST_CAPACITY, self.head_size)
         self.place_R = torch.arange(num_rows, device=like.device)
         self.row_of_place: Tensor | None = None
-        """The row that lies at each place; None while they lie in the rows' order."""
+        """The row at each place; None while places are in the order of the rows."""
 
     @property
     def capacity(self) -> int:
-        """Tokens there is room for."""
+        """The number of tokens there is room for."""
         return self.keys.shape[-1]
 
     def reserve(self) -> None:
-        """Makes room for one more token."""
+        """Make room for one more token."""
         if self.length == self.capacity:
             room = (0, self.length)
             self.keys = torch.nn.functional.pad(self.keys, room)
             self.values = torch.nn.functional.pad(self.values, (0, 0, *room))
 
     def attend(self, number: int, qkv_RX: Tensor, bias_h1T: Tensor) -> Tensor:
-        """Adds the newest token of each row in a layer, and what it finds in the tokens so far: (R, h·d)."""
+        """Add the newest token of each row to a layer; its attention over the tokens so far, (R, h·d)."""
         if self.row_of_place is not None:
             qkv_RX = qkv_RX.index_select(0, self.row_of_place)
         num_rows, end = len(qkv_RX), self.length + 1
@@ -167,11 +198,11 @@ class _Cache:
         values[:, :, self.length] = value
         scores = torch.bmm(query.reshape(-1, 1, self.head_size), keys.flatten(0, 1)[:, :, :end])
         share = scores.view(num_rows, self.heads, 1, end).add_(bias_h1T).softmax(-1)
-        found = torch.bmm(share.view(-1, 1, end), values.flatten(0, 1)[:, :end]).view(num_rows, -1)
-        return found if self.row_of_place is None else found.index_select(0, self.place_R)
+        attended = torch.bmm(share.view(-1, 1, end), values.flatten(0, 1)[:, :end]).view(num_rows, -1)
+        return attended if self.row_of_place is None else attended.index_select(0, self.place_R)
 
     def keep(self, keep_R: Tensor) -> None:
-        """Keeps the rows of a mask: those at the end fill the places of those that leave."""
+        """Keep the rows that a mask selects: those at the end fill the places of those that leave."""
         kept = self.place_R[keep_R]
         moving, free = kept >= len(kept), torch.ones(len(kept), dtype=torch.bool, device=kept.device)
         free[kept[~moving]] = False
@@ -180,10 +211,3 @@ class _Cache:
             used[:, holes] = used[:, kept[moving]]
         kept[moving] = holes
         self.place_R, self.row_of_place = kept, torch.argsort(kept)
-
-
-def _additive(mask_BS: Tensor, dtype: torch.dtype) -> Tensor:
-    """(B, 1, 1, S): 0 where there is a token, -inf where there is padding."""
-    return torch.zeros(mask_BS.shape, dtype=dtype, device=mask_BS.device).masked_fill(~mask_BS, -math.inf)[
-        :, None, None
-    ]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from polyreply.em.settings import EMSettings
-from polyreply.models.polyreply_model import PolyReplyModel
+from polyreply.models.model import PolyReplyModel
 from polyreply.models.score import Limits, Samples, nll_NK
 
 

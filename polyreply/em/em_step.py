@@ -29,7 +29,7 @@ from polyreply.em.optimizer import DecoderOptimizer, learning_rate_at
 from polyreply.em.settings import MLE, EMSettings
 from polyreply.em.usage_bound import UsageBound
 from polyreply.errors import DivergedError
-from polyreply.models.polyreply_model import PolyReplyModel
+from polyreply.models.model import PolyReplyModel
 from polyreply.models.score import Limits, Samples
 
 

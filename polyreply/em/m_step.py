@@ -13,7 +13,7 @@ from torch import Tensor
 
 from polyreply.distributed import Processes
 from polyreply.em.e_step import context_chunks
-from polyreply.models.polyreply_model import PolyReplyModel
+from polyreply.models.model import PolyReplyModel
 from polyreply.models.score import Limits, Samples, backward_nll
 
 

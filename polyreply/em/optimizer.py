@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from polyreply.em.settings import OptimizerSettings
-from polyreply.models.polyreply_model import PolyReplyModel
+from polyreply.models.model import PolyReplyModel
 
 _LEAST_SIZE = 1e-3
 """As in Adafactor, with which T5 was trained."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cache as cached
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from polyreply.config import as_overrides, load_recipe, to_tree
 from polyreply.em.settings import EMSettings
@@ -26,8 +26,7 @@ from polyreply.files import digest
 from polyreply.metrics import Signature, System, evaluate, load_scores
 from polyreply.metrics.response_files import join_files, read_responses
 from polyreply.metrics.tokenize import CaseName
-from polyreply.models.backbones import MiniConfig
-from polyreply.models.shipped import SHIPPED, shipped_folder
+from polyreply.models.backbones import SHIPPED, MiniConfig, shipped_folder
 from polyreply.reply_file import Job, reply_to_file
 from polyreply.training.interrupts import TrainingError
 from polyreply.training.loop import train
@@ -292,12 +291,12 @@ class Systems:
         return int(variant.k or variant.settings.get("model.num_decoders", self.num_decoders))
 
     def _reply(self, model: Task, options: Mapping[str, Any], out: Path) -> None:
-        from polyreply.reply import PolyReply
+        from polyreply.reply import PolyReply, ReplyOptions
 
         output = out / _RESPONSES
         if output.is_file():  # interrupted after the last reply, and before the task was recorded as done
             return
-        job = Job(self.data.final_file, output, dict(options), batch_size=self.preset.reply_batch)
+        job = Job(self.data.final_file, output, cast(ReplyOptions, dict(options)), batch_size=self.preset.reply_batch)
         loaded = PolyReply.from_pretrained(model.path / "model").to("auto")
         reply_to_file(loaded, job, model_name=model.name, notify=self.cache.notify)
 

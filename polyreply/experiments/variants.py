@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from polyreply.decoding.generate import Decode
 from polyreply.em.settings import EMSettings
 from polyreply.experiments.paper import Numbers, Published
 from polyreply.experiments.presets import Preset
@@ -20,7 +19,7 @@ class Variant:
     """`mle`: the single-decoder model of stage 1."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What differs from the preset's recipe of stage 2, by dotted names."""
-    decode: Decode = "decoders"
+    decode: str = "decoders"
     k: int | None = None
     """Replies per context; None: one per decoder, or the preset's number of decoders."""
     options: Mapping[str, Any] = field(default_factory=dict)

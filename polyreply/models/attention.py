@@ -1,10 +1,15 @@
 """Attention in which many rows share the keys and values of one context.
 
-Registered with Transformers under `SHARED_ATTENTION`, it is the stock scaled-dot-product attention except that
-- cross-attention of R rows over B contexts takes keys and values of B rows: the queries of the rows that share a
-  context stand side by side, so nothing is repeated in memory;
-- in decoder-only models the keys and values of the context (`prefix`) are shared in the same way, and each row's own
-  tokens are attended to beside them.
+Stock attention wants keys and values for every row of queries. With K decoders per context that would repeat each
+context K times in memory. `shared_attention` is registered with Transformers under `SHARED_ATTENTION` and is the stock
+scaled-dot-product attention except where the caller passes `rows`:
+
+- *Cross-attention* of R rows over B contexts takes keys and values of B rows. The queries of all rows of a context are
+  laid next to each other, as if they were one long query sequence. This is exact, because every query attends
+  independently of the others.
+- *Self-attention with a prefix* (decoder-only models): the tokens of the context are in `prefix`, once per context, and
+  each row's own tokens are in its keys and values. The scores with both are concatenated before one softmax, so the
+  result is that of attention over the whole sequence; only the two products are computed apart.
 
 Legend: R rows, B contexts, h heads, T query tokens, L own tokens, P context tokens, d head size.
 """
@@ -25,7 +30,7 @@ SHARED_ATTENTION = "polyreply_shared"
 
 @dataclass(frozen=True)
 class Prefix:
-    """Keys and values of the contexts of a decoder-only model, for each layer, and which of them are real."""
+    """Keys and values of the contexts in each layer of a decoder-only model; the mask says which of them are real."""
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
@@ -42,7 +47,7 @@ def shared_attention(
     prefix: Prefix | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Stock attention, or one of the two shared forms where rows are given."""
+    """Stock attention, or one of the two shared forms if rows are given."""
     if prefix is not None:
         assert rows is not None
         return _with_prefix(module, query, key, value, rows, prefix, options), None
@@ -59,15 +64,15 @@ def _across(
     """Cross-attention: query (R, h, T, d), key and value (B, h, S, d) -> (R, T, h, d)."""
     grid = rows.to_grid(query)  # (B, slots, h, T, d)
     num_contexts, num_slots, heads, length, size = grid.shape
-    side_by_side = grid.transpose(1, 2).reshape(num_contexts, heads, num_slots * length, size)
-    found, _ = sdpa_attention_forward(module, side_by_side, key, value, mask, is_causal=False, **options)
-    return rows.from_grid(found.view(num_contexts, num_slots, length, heads, size))
+    queries = grid.transpose(1, 2).reshape(num_contexts, heads, num_slots * length, size)
+    attended, _ = sdpa_attention_forward(module, queries, key, value, mask, is_causal=False, **options)
+    return rows.from_grid(attended.view(num_contexts, num_slots, length, heads, size))
 
 
 def _with_prefix(
     module: Any, query: Tensor, key: Tensor, value: Tensor, rows: Rows, prefix: Prefix, options: Any
 ) -> Tensor:
-    """Self-attention over the context's tokens, shared, and the row's own: (R, h, T, d) -> (R, T, h, d)."""
+    """Self-attention over the shared tokens of the context and the row's own tokens: (R, h, T, d) -> (R, T, h, d)."""
     groups = query.shape[1] // key.shape[1]
     key, value = (_repeat_heads(x, groups) for x in (key, value))
     past_key, past_value = (_repeat_heads(x[module.layer_idx], groups) for x in (prefix.keys, prefix.values))
@@ -87,7 +92,7 @@ def _with_prefix(
 
 
 def _future(scores: Tensor) -> Tensor:
-    """(T, L): the own tokens that come after each query, whose last stands at the last own token."""
+    """(T, L): which own tokens come after each query; the last query is at the last own token."""
     queries, own = scores.shape[-2:]
     return torch.ones(queries, own, dtype=torch.bool, device=scores.device).triu(own - queries + 1)
 

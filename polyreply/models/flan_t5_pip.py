@@ -15,20 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from polyreply.errors import MissingExtraError
+from polyreply.models.backbones import FLAN
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast, T5Config
 
 Array = npt.NDArray[np.float32]
 
-NAME = "flan-t5-small-pip"
-"""What a recipe calls this backbone."""
 ROOTS = {"enc": "encoder", "m": ""}
-"""The first part of a name in the two graphs, and what it stands for in a T5ForConditionalGeneration."""
+"""The first part of a name in the two graphs, and the T5ForConditionalGeneration's name for it."""
 
 
 def flan_config() -> "T5Config":
-    """Give the configuration of Flan-T5-small: gated GELU, and an output layer of its own."""
+    """Give the configuration of Flan-T5-small: gated GELU, and a separate output layer."""
     from transformers import T5Config
 
     make: Any = T5Config  # its signature leaves out the settings that all configurations have
@@ -92,7 +91,7 @@ def _named_weights(tensors: dict[str, npt.NDArray[Any]]) -> Iterator[tuple[str, 
 
 
 def _matrix_weights(graph: Any, tensors: dict[str, npt.NDArray[Any]]) -> Iterator[tuple[str, Array]]:
-    """Yield the matrices, which the export left nameless: `onnx::MatMul_1022` is what its node says it is.
+    """Yield the matrices, which the export left nameless: the node that uses `onnx::MatMul_1022` has its name.
 
     The node `/enc/block.0/layer.0/SelfAttention/q/MatMul_quant` multiplies by the transpose of that q.weight.
     """
@@ -122,4 +121,4 @@ def _optional(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise MissingExtraError(module.replace("_", "-"), "flan", f"the backbone {NAME}") from None
+        raise MissingExtraError(module.replace("_", "-"), "flan", f"the backbone {FLAN}") from None

@@ -1,4 +1,14 @@
-"""Contexts, read once and shared by all decoders.
+"""Memory: contexts, read once and shared by all decoders.
+
+*Encoder-decoder models* read a context with the encoder, which all decoders share; the memory is its states.
+
+*Decoder-only models* read and generate with one stack, in which the adapters sit. If an adapter acted on context
+tokens, every decoder would need its own keys and values for them. So adapters act from the last context token on: the
+tokens before it are read with the adapters off, their keys and values (`prefix`) serve every decoder, and the last one
+is the first token each decoder reads itself. The same rule holds in training, scoring and decoding.
+
+A memory is also where gradients meet: scoring reads all contexts once, runs many chunks of rows on detached copies of
+`leaves()`, and sends the summed gradients through the encoder in one backward pass.
 
 Legend: B contexts, S context tokens, P the same without the last, R rows, T response tokens, D model size.
 """
@@ -17,18 +27,18 @@ from polyreply.models.rows import Rows
 
 @dataclass(frozen=True)
 class Memory:
-    """What was read, and how decoders look at it."""
+    """Encoded contexts, in the form that the decoders of a model need."""
 
     mask_BS: Tensor
     states_BSD: Tensor
-    """What the encoder (or, in a decoder-only model, the last layer) made of the contexts."""
+    """Last hidden states of the contexts: the encoder's, or those of a decoder-only model without adapters."""
     prefix: Prefix | None = None
     """Decoder-only models: keys and values of all context tokens but the last."""
     last_B: Tensor | None = None
-    """Decoder-only models: the last context token, from which on adapters act."""
+    """Decoder-only models: the last context token, the first on which adapters act."""
 
     def __len__(self) -> int:
-        """Counts the contexts."""
+        """The number of contexts."""
         return len(self.mask_BS)
 
     def leaves(self) -> list[Tensor]:
@@ -43,7 +53,7 @@ class Memory:
         return replace(self, prefix=replace(self.prefix, keys=tuple(leaves[:half]), values=tuple(leaves[half:])))
 
     def inputs(self, tokens_RT: Tensor, rows: Rows, cache: Any) -> dict[str, Any]:
-        """What a decoder stack is given beside the tokens, of which earlier ones are in the cache."""
+        """The arguments of a decoder stack besides the tokens; earlier tokens are in the cache."""
         if self.prefix is None:
             return {"encoder_hidden_states": self.states_BSD, "encoder_attention_mask": self.mask_BS[:, None, None, :]}
         done = cache.get_seq_length() if cache is not None else 0
@@ -53,17 +63,14 @@ class Memory:
 
 
 def read_with_encoder(encoder: Any, context_BS: Tensor, mask_BS: Tensor) -> Memory:
-    """Reads contexts, padded on either side, with an encoder of their own."""
+    """Read contexts, padded on either side, with an encoder."""
     context_BS, mask_BS = _pad_right(context_BS, mask_BS.bool())
     states_BSD = encoder(input_ids=context_BS, attention_mask=mask_BS.long()).last_hidden_state
     return Memory(mask_BS, states_BSD)
 
 
 def read_with_decoder(decoder: Any, context_BS: Tensor, mask_BS: Tensor) -> Memory:
-    """Reads all context tokens but the last with the stack that generates, whose adapters are off.
-
-    Their keys and values serve every decoder.
-    """
+    """Read contexts, padded on either side, with the stack that generates; its adapters have to be off."""
     context_BS, mask_BS = _pad_right(context_BS, mask_BS.bool())
     length_B = mask_BS.sum(1)
     last_B = context_BS.gather(1, (length_B - 1).clamp(min=0)[:, None])[:, 0]
@@ -83,6 +90,6 @@ def read_with_decoder(decoder: Any, context_BS: Tensor, mask_BS: Tensor) -> Memo
 
 
 def _pad_right(context_BS: Tensor, mask_BS: Tensor) -> tuple[Tensor, Tensor]:
-    """Moves the padding of each row to its right end."""
+    """Move the padding of each row to its right end."""
     order = torch.argsort(mask_BS.long(), dim=1, descending=True, stable=True)
     return context_BS.gather(1, order), mask_BS.gather(1, order)

@@ -1,26 +1,35 @@
-"""Reading a saved K-decoder model: what does not fit is one clear line that says what was expected."""
+"""Loading a saved K-decoder model: every file and every weight is checked, and each error is one line."""
 
+import copy
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from transformers import GenerationConfig, PretrainedConfig
 
-from polyreply.errors import ModelFolderError
+from polyreply.errors import ModelFolderError, PolyReplyError
+from polyreply.files import check_schema_version
+from polyreply.models.backbones import is_missing_folder, keep_untied, one_line_errors, quietly
 from polyreply.models.config import SCHEMA_VERSION, PolyReplyConfig
-from polyreply.models.generation import without_beam_search
-from polyreply.models.loading import leads_nowhere, one_line_errors, quietly, stay_untied
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
+_BEAM_SEARCH = (
+    "num_beams",
+    "length_penalty",
+    "early_stopping",
+    "num_return_sequences",
+    "num_beam_groups",
+    "diversity_penalty",
+)
 
 
 def load_checked(load: Callable[..., Any], name: str | Path, *arguments: Any, **options: Any) -> tuple[Any, Any]:
-    """Loads with Transformers' own `from_pretrained` and returns the model and its loading info.
+    """Load with Transformers' own `from_pretrained`; returns the model and its loading info.
 
-    Safetensors only, no code that comes with a model, and no weight left at random: an error says what was expected.
+    Safetensors only, no code that comes with a model, and no weight left at random.
     """
     hub = {key: options[key] for key in _HUB_OPTIONS if options.get(key) is not None}
     if options.get("config") is None:
@@ -31,7 +40,7 @@ def load_checked(load: Callable[..., Any], name: str | Path, *arguments: Any, **
         model, info = load(str(name), *arguments, **options)
     _check_weights(name, model.config, info)
     _own_memory(model)
-    stay_untied(model.backbone)
+    keep_untied(model.backbone)
     with _one_line_errors(name):
         _load_generation_config(model, name, hub)
     return model, info
@@ -42,7 +51,7 @@ def read_config(name: str | Path, hub: dict[str, Any] | None = None) -> dict[str
     text = str(name)
     if Path(name).is_file():
         raise ModelFolderError(f"expected a K-decoder model folder, found the file {text}; name its folder")
-    if leads_nowhere(name):
+    if is_missing_folder(name):
         raise ModelFolderError(f"no model at {text}: expected a K-decoder model folder with a config.json")
     if Path(name).is_dir() and not Path(name, (hub or {}).get("subfolder", ""), "config.json").is_file():
         raise ModelFolderError(f"expected a K-decoder model folder with a config.json, found none in {text}")
@@ -54,7 +63,7 @@ def read_config(name: str | Path, hub: dict[str, Any] | None = None) -> dict[str
 
 
 def check_config(name: str | Path, config: dict[str, Any]) -> None:
-    """Raises when a config.json is that of another kind of model, or of a later polyreply."""
+    """Raise if a config.json belongs to another kind of model, or to a later polyreply."""
     kind = config.get("model_type")
     if kind != PolyReplyConfig.model_type:
         raise ModelFolderError(
@@ -62,11 +71,10 @@ def check_config(name: str | Path, config: dict[str, Any]) -> None:
             f"{kind or 'configuration without a model_type'}{' model' if kind else ''}; build a K-decoder model on "
             "it with PolyReplyModel.from_backbone"
         )
-    version = config.get("schema_version", SCHEMA_VERSION)
-    if not isinstance(version, int) or version > SCHEMA_VERSION:
-        raise ModelFolderError(
-            f"{name} has schema version {version}, and this polyreply reads up to {SCHEMA_VERSION}; upgrade polyreply"
-        )
+    try:
+        check_schema_version(name, config.get("schema_version"), SCHEMA_VERSION)
+    except PolyReplyError as error:
+        raise ModelFolderError(str(error)) from None
 
 
 def _check_weights_file(name: str | Path, hub: dict[str, Any]) -> None:
@@ -80,16 +88,16 @@ def _check_weights_file(name: str | Path, hub: dict[str, Any]) -> None:
 
 
 def _check_weights(name: str | Path, config: PolyReplyConfig, info: dict[str, Any]) -> None:
-    """Raises unless the file holds exactly the weights that the configuration asks for."""
+    """Raise unless the file holds exactly the weights that the configuration asks for."""
     missing, unexpected = set(info["missing_keys"]), set(info["unexpected_keys"])
     other_shape = {key: tuple(found) for key, found, _ in info["mismatched_keys"]}
     if not (missing or unexpected or other_shape):
         return
-    found = _num_decoders(config, missing, unexpected, other_shape)
-    if found is not None and found != config.num_decoders:
+    num_decoders = _num_decoders(config, missing, unexpected, other_shape)
+    if num_decoders is not None and num_decoders != config.num_decoders:
         raise ModelFolderError(
             f"expected the weights of {config.num_decoders} decoders in {name}, as its config.json says "
-            f"(num_decoders), found those of {found}; take config.json and weights from the same model"
+            f"(num_decoders), found those of {num_decoders}; take config.json and weights from the same model"
         )
     kinds = (("missing", missing), ("of another shape", set(other_shape)), ("unknown", unexpected))
     problems = [f"{len(keys)} {what} (such as {min(keys)})" for what, keys in kinds if keys]
@@ -103,27 +111,26 @@ def _check_weights(name: str | Path, config: PolyReplyConfig, info: dict[str, An
 def _num_decoders(
     config: PolyReplyConfig, missing: set[str], unexpected: set[str], other_shape: dict[str, tuple[int, ...]]
 ) -> int | None:
-    """The K of the weights, where they are those of a K-decoder model of another K."""
+    """The number of decoders that the weights belong to, if it can be told from what does not fit."""
     stacks = {shape[0] for key, shape in other_shape.items() if key.startswith("adapters.")}
     if len(stacks) == 1:
         return stacks.pop()
     if config.architecture != "multi-decoder":
         return None
-    more, fewer = (_extra_decoders(keys) for keys in (unexpected, missing))
+    more, fewer = (
+        {int(match[1]) for key in keys if (match := re.match(r"extra_decoders\.(\d+)\.", key))}
+        for keys in (unexpected, missing)
+    )
     if more and not missing:
         return max(more) + 2  # one decoder is the backbone's, and they are numbered from 0
     return min(fewer) + 1 if fewer and not unexpected else None
 
 
-def _extra_decoders(keys: Iterable[str]) -> set[int]:
-    return {int(found[1]) for key in keys if (found := re.match(r"extra_decoders\.(\d+)\.", key))}
-
-
 def _own_memory(model: Any) -> None:
-    """Moves the weights from the mapped file into memory of their own.
+    """Copy the weights from the mapped file into ordinary memory.
 
-    There they are aligned as those of a fresh model are, so that a saved and loaded model computes the same, to the
-    last bit; and nothing breaks when the file is replaced while the model is in use.
+    There they are aligned as in a freshly built model, so that a saved and loaded model computes the same to the last
+    bit; and nothing breaks if the file is replaced while the model is in use.
     """
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.device.type == "cpu":
@@ -131,7 +138,7 @@ def _own_memory(model: Any) -> None:
 
 
 def _load_generation_config(model: Any, name: str | Path, hub: dict[str, Any]) -> None:
-    """A folder without one is given the backbone's defaults, as everywhere in Transformers."""
+    """Load the folder's generation config; without one the backbone's defaults stay, as usual in Transformers."""
     folder = Path(name, hub.get("subfolder", ""))
     if folder.is_dir() and not (folder / "generation_config.json").is_file():
         return
@@ -140,6 +147,21 @@ def _load_generation_config(model: Any, name: str | Path, hub: dict[str, Any]) -
     except OSError:
         if folder.is_dir():
             raise
+
+
+def without_beam_search(config: GenerationConfig) -> GenerationConfig:
+    """A generation config without the settings of beam search, which K decoders do not use.
+
+    Checkpoints such as BART's come with them, and here they would be refused as settings without effect. What a
+    checkpoint says about lengths and tokens holds for any way to decode, and stays.
+    """
+    names = [name for name in _BEAM_SEARCH if name in config.to_diff_dict()]
+    if not names:
+        return config
+    config, default = copy.deepcopy(config), GenerationConfig()
+    for name in names:
+        setattr(config, name, getattr(default, name, None))
+    return config
 
 
 def _one_line_errors(name: str | Path) -> AbstractContextManager[None]:

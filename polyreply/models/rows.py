@@ -1,6 +1,21 @@
-"""Which (context, decoder) each row of a batch stands for.
+"""Rows: which (context, decoder) pair each row of a batch computes.
 
-Legend: R rows, one for each (context, decoder) pair; B contexts; K decoders.
+K decoders on B contexts are not K passes over B rows but one pass over up to B·K rows. Two things must not be repeated
+in it, and the order of the rows makes both cheap:
+
+- *Adapters.* Rows are sorted by decoder (the invariant of this module). So the rows of one decoder are a slice, a
+  *segment*, and neighbouring decoders with rows form a *run*: their adapters are one slice of the stacked (K, …)
+  parameters. Where all decoders of a run have equally many rows, the run is a reshape to (decoders, rows) and one
+  batched product. Where they do not, because some rows have ended, the shorter segments may be padded with copies of
+  their last row; the copies' results are dropped.
+- *Contexts.* Everything computed from a context alone exists once per context, not once per row. `to_grid` lays the
+  rows of a context next to each other, (contexts, slots, …), so that they meet it in one product; `from_grid` brings
+  the results back. While every decoder still has every context this is a transpose; later it is an indexed copy into a
+  grid whose unused places are zero and are never read back.
+
+Both are exact: a row is only moved, and its result depends on its own values and its decoder's weights alone.
+
+Legend: R rows, one for each (context, decoder) pair; B contexts; K decoders; X places of a padded run.
 """
 
 from collections.abc import Sequence
@@ -23,38 +38,38 @@ class OneDecoder:
 
 @dataclass(frozen=True)
 class Run:
-    """The rows of decoders that stand next to each other, counted from the run's first row."""
+    """The rows of neighbouring decoders, whose adapters are neighbours in memory."""
 
     begin: int
     end: int
-    """Its rows among all."""
+    """Its rows among all rows."""
     segments: tuple[tuple[int, int, int], ...]
-    """(decoder, first row, row after the last) for each of its decoders."""
+    """(decoder, first row, row after the last) for each of its decoders, counted from the run's first row."""
     device: torch.device
 
     @cached_property
     def decoders(self) -> slice:
-        """Its decoders among all."""
+        """Its decoders among all decoders."""
         return slice(self.segments[0][0], self.segments[-1][0] + 1)
 
     @cached_property
     def most_rows(self) -> int:
-        """Of one decoder."""
+        """The most rows that one decoder has."""
         return max(end - begin for _, begin, end in self.segments)
 
     @cached_property
     def is_even(self) -> bool:
-        """All its decoders have equally many rows."""
+        """Whether all its decoders have equally many rows."""
         return all(end - begin == self.most_rows for _, begin, end in self.segments)
 
     @cached_property
     def may_pad(self) -> bool:
-        """Giving all decoders as many rows as the one with the most costs little beside reading their adapters."""
+        """Whether padding every decoder to the most rows costs little compared with reading the adapters."""
         return self.most_rows <= 16 or len(self.segments) * self.most_rows <= 2 * (self.end - self.begin)
 
     @cached_property
     def padded_index(self) -> Tensor:
-        """A row for each place of (decoders, most rows); places that are too many repeat a decoder's last row."""
+        """The row at each place of (decoders, most rows); surplus places repeat the last row of their decoder."""
         places = [min(begin + i, end - 1) for _, begin, end in self.segments for i in range(self.most_rows)]
         return torch.tensor(places, device=self.device)
 
@@ -67,7 +82,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows sorted by decoder. Many rows may share a context: what depends on it alone is computed once."""
+    """Rows sorted by decoder; many rows may share a context."""
 
     context_R: Tensor
     """The context of each row."""
@@ -75,11 +90,11 @@ class Rows:
     """(decoder, first row, row after the last) for each decoder that has rows, in order."""
     num_contexts: int
     is_grid: bool = False
-    """Every one of these decoders has every context, in order: rows can be seen as (decoders, contexts)."""
+    """Whether every one of these decoders has every context, in order, so that rows are (decoders, contexts)."""
 
     @staticmethod
     def grid(num_contexts: int, decoders: Sequence[int], device: torch.device | None = None) -> "Rows":
-        """All the given decoders on all contexts; a decoder that is named several times in a row, as often."""
+        """The given decoders on all contexts; a decoder named several times in a row gets several rows per context."""
         context_R = torch.arange(num_contexts, device=device).repeat(len(decoders))
         segments, begin = list[tuple[int, int, int]](), 0
         for k, named in groupby(decoders):
@@ -90,17 +105,17 @@ class Rows:
 
     @staticmethod
     def pairs(context_R: Tensor, decoder_R: Tensor, num_contexts: int) -> "Rows":
-        """Chosen pairs, which have to be sorted by decoder."""
-        found, counts = torch.unique_consecutive(decoder_R.cpu(), return_counts=True)
+        """Chosen pairs of context and decoder, sorted by decoder."""
+        decoders, counts = torch.unique_consecutive(decoder_R.cpu(), return_counts=True)
         segments, begin = [], 0
-        for k, count in zip(found.tolist(), counts.tolist(), strict=True):
+        for k, count in zip(decoders.tolist(), counts.tolist(), strict=True):
             segments.append((k, begin, begin + count))
             begin += count
         assert all(a[0] < b[0] for a, b in pairwise(segments)), "rows are not sorted by decoder"
         return Rows(context_R, tuple(segments), num_contexts)
 
     def __len__(self) -> int:
-        """Counts the rows."""
+        """The number of rows."""
         return len(self.context_R)
 
     @cached_property
@@ -111,23 +126,26 @@ class Rows:
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:
-        """The rows in runs of neighbouring decoders, whose adapters lie side by side in memory."""
+        """The rows in runs of neighbouring decoders."""
         runs: list[list[tuple[int, int, int]]] = []
         for segment in self.segments:
             if runs and runs[-1][-1][0] == segment[0] - 1:
                 runs[-1].append(segment)
             else:
                 runs.append([segment])
-        return tuple(self._run(segments) for segments in runs)
-
-    def _run(self, segments: list[tuple[int, int, int]]) -> Run:
-        first, last = segments[0][1], segments[-1][2]
-        inside = tuple((k, begin - first, end - first) for k, begin, end in segments)
-        return Run(first, last, inside, self.context_R.device)
+        return tuple(
+            Run(
+                segments[0][1],
+                segments[-1][2],
+                tuple((k, begin - segments[0][1], end - segments[0][1]) for k, begin, end in segments),
+                self.context_R.device,
+            )
+            for segments in runs
+        )
 
     @cached_property
     def slot_R(self) -> Tensor:
-        """A place for each row among the rows of its context: 0, 1, … for the first, second, …"""
+        """The number of each row among the rows of its context: 0 for the first, 1 for the second, …"""
         order = torch.argsort(self.context_R, stable=True)
         sorted_context = self.context_R[order]
         start = torch.searchsorted(sorted_context, sorted_context)
@@ -137,11 +155,11 @@ class Rows:
 
     @cached_property
     def num_slots(self) -> int:
-        """The most rows any context has."""
+        """The most rows that one context has."""
         return int(self.slot_R.max()) + 1 if len(self) else 0
 
     def keep(self, keep_R: Tensor) -> "Rows":
-        """The rows of a mask, in the same order."""
+        """The rows that a mask selects, in the same order."""
         return Rows.pairs(self.context_R[keep_R], self.decoder_R[keep_R], self.num_contexts)
 
     def segment(self, index: int) -> "Rows":
@@ -155,14 +173,14 @@ class Rows:
         return self.context_R * self.num_slots + self.slot_R
 
     def to_grid(self, x_R: Tensor) -> Tensor:
-        """(R, …) -> (B, slots, …): the rows of one context side by side; unused places are zero."""
+        """(R, …) -> (B, slots, …): the rows of a context next to each other; unused places are zero."""
         if self.is_grid or self.num_contexts == 1:
             return x_R.view(-1, self.num_contexts, *x_R.shape[1:]).transpose(0, 1)
         grid = x_R.new_zeros(self.num_contexts * self.num_slots, *x_R.shape[1:])
         return grid.index_copy(0, self.place_R, x_R).view(self.num_contexts, self.num_slots, *x_R.shape[1:])
 
     def from_grid(self, grid: Tensor) -> Tensor:
-        """(B, slots, …) -> (R, …): undoes `to_grid`."""
+        """(B, slots, …) -> (R, …): the inverse of `to_grid`."""
         if self.is_grid or self.num_contexts == 1:
             return grid.transpose(0, 1).reshape(-1, *grid.shape[2:])
         return grid.flatten(0, 1).index_select(0, self.place_R)

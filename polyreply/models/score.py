@@ -1,7 +1,17 @@
-"""How well each decoder explains each response: `nll_NK`, with bounded memory and without wasted work.
+"""Scoring: how well each decoder explains each response, with bounded memory and without wasted work.
 
-The encoder runs once, cross-attention keys and values are shared by the K decoders, rows of similar length go together,
-and the vocabulary projection sees real tokens only, a chunk at a time.
+Scoring N responses under K decoders naively pads N·K rows to the longest response and holds their logits at once:
+gigabytes for a vocabulary of 32 000. Here the work is cut twice.
+
+- *Chunks* of samples of similar length go through the decoders together (`Limits.max_tokens`), so little is padded.
+  Every context is encoded once per chunk, for all K decoders.
+- Only real response tokens reach the vocabulary: the states at their positions are gathered, and logits exist for one
+  *piece* of positions at a time (`Limits.max_logits`).
+
+`nll_NK` is the E-step's evidence. `backward_nll` is the M-step: it adds the gradient of Σ weights·NLL. Backward passes
+are cut in the same places, by detaching at each cut and sending the collected gradient on afterwards: first from the
+pieces to the states, then from the chunks of rows to the memory, then through the encoder. By the chain rule the sum is
+the gradient of one large pass; only the order of summation differs.
 
 Legend: N samples, K decoders, R rows (sample, decoder), S and T tokens, P positions, D model size, V vocabulary.
 """
@@ -15,13 +25,13 @@ from torch import Tensor
 
 from polyreply.data.batches import Batch
 from polyreply.models.memory import Memory
+from polyreply.models.model import PolyReplyModel, wide
 from polyreply.models.packed import packed
-from polyreply.models.polyreply_model import PolyReplyModel
 from polyreply.models.rows import Rows
 
 Reduce = Literal["sum", "mean"]
 _CONTEXTS_ARE_CHEAPER = 4
-"""So many more tokens of contexts than of responses are read at once: they pass no vocabulary and often no gradient."""
+"""How many more context tokens than response tokens form a chunk: they see no vocabulary and often no gradient."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +50,11 @@ class Samples:
         return cls(*(torch.from_numpy(array).to(device) for array in arrays))
 
     def __len__(self) -> int:
-        """Counts the samples."""
+        """The number of samples."""
         return len(self.context_NS)
 
     def select(self, index: Tensor) -> "Samples":
-        """Some samples, without the padding they do not need."""
+        """Some of the samples, without padding that only the others need."""
         context_mask, response_mask = self.context_mask_NS[index].bool(), self.response_mask_NT[index].bool()
         used = context_mask.any(0)
         first, last = (int(used.nonzero()[i]) for i in (0, -1)) if used.any() else (0, 0)
@@ -60,12 +70,12 @@ class Samples:
 
 @dataclass(frozen=True)
 class Limits:
-    """What bounds the working memory of scoring, beyond weights, inputs and result."""
+    """Bounds on the working memory of scoring, beyond weights, inputs and result."""
 
     max_tokens: int = 2048
-    """Most tokens (rows times length) that go through the decoders at once."""
+    """Most tokens (rows times length) in one pass of the decoders."""
     max_logits: int = 1 << 22
-    """Most numbers of a piece of logits (positions times vocabulary): 16 MB in float32, which stay in a CPU's cache."""
+    """Most numbers in a piece of logits (positions times vocabulary): 16 MB in float32, which fit a CPU's cache."""
 
 
 @torch.no_grad()
@@ -77,9 +87,9 @@ def nll_NK(
     reduce: Reduce = "sum",
     limits: Limits | None = None,
 ) -> Tensor:
-    """−log p(response | z=k, context) for every sample and decoder (or some decoders), (N, K), in float32 or better.
+    """−log p(response | z=k, context) for every sample and all (or the given) decoders, (N, K), in float32 or better.
 
-    Summed over the tokens of a response, or averaged. Whether dropout is on is up to the model's mode.
+    Summed over the tokens of a response, or averaged. Dropout is on if the model is in training mode.
     """
     limits = limits or Limits()
     chosen = list(range(model.num_decoders)) if decoders is None else list(decoders)
@@ -88,10 +98,30 @@ def nll_NK(
         part = samples.select(index)
         memory = model.encode(part.context_NS, part.context_mask_NS)
         rows = Rows.grid(len(part), chosen, device=index.device)
+        mask_RT, target_RT = part.response_mask_NT[rows.context_R], part.response_NT[rows.context_R]
         with packed(model, [model.backbone.get_output_embeddings()]):
-            nll_RT = _token_nll(model, part, memory, rows, limits)
-        result[index] = _reduce(nll_RT, part.response_mask_NT[rows.context_R], reduce).view(len(chosen), -1).T
+            nll_RT = token_nll(model, memory, rows, target_RT, mask_RT, limits=limits)
+        result[index] = _reduce(nll_RT, mask_RT, reduce).view(len(chosen), -1).T
     return result
+
+
+def token_nll(
+    model: PolyReplyModel,
+    memory: Memory,
+    rows: Rows,
+    target_RT: Tensor,
+    mask_RT: Tensor,
+    *,
+    adapters: bool = True,
+    limits: Limits | None = None,
+) -> Tensor:
+    """NLL of each token of each row's response, (R, T), zero where the mask is; without gradients."""
+    states_RTD = model.states(model.shift(target_RT, rows, memory), rows, memory, adapters=adapters)
+    states_PD, target_P = states_RTD[mask_RT], target_RT[mask_RT]
+    nll_P = torch.zeros(len(states_PD), dtype=_wide_type(states_PD.dtype), device=states_PD.device)
+    for piece, segments in _pieces(model, rows, mask_RT, limits or Limits()):
+        nll_P[piece] = _nll(model.logits(states_PD[piece], segments), target_P[piece])
+    return _scatter(nll_P, mask_RT)
 
 
 def backward_nll(
@@ -102,9 +132,9 @@ def backward_nll(
     reduce: Reduce = "sum",
     limits: Limits | None = None,
 ) -> Tensor:
-    """Adds the gradient of Σ weights·NLL over all (sample, decoder) pairs with a weight, chunk by chunk.
+    """Add the gradient of Σ weights·NLL over all (sample, decoder) pairs with a weight.
 
-    Returns the NLL of each pair, (N, K), zero where the weight is zero. Chunks change nothing but rounding.
+    Returns the NLL of each pair, (N, K), zero where the weight is zero.
     """
     limits = limits or Limits()
     nll = torch.zeros(weights_NK.shape, dtype=_wide_type(model.dtype), device=weights_NK.device)
@@ -118,35 +148,29 @@ def backward_nll(
 def _backward_samples(
     model: PolyReplyModel, samples: Samples, weights_NK: Tensor, reduce: Reduce, limits: Limits
 ) -> Tensor:
-    """Backward of some samples under all decoders with a weight: their contexts are read once."""
+    """Backward of some samples under all decoders with a weight; their contexts are encoded once.
+
+    The chunks' gradients are collected at detached copies of the memory, then sent through the encoder.
+    """
     nll = torch.zeros(weights_NK.shape, dtype=_wide_type(model.dtype), device=weights_NK.device)
     pairs = weights_NK.nonzero()
     lengths = samples.response_mask_NT.sum(1)[pairs[:, 0]]
-    memory, leaves = _read_all(model, samples)
-    shared = memory.with_leaves(leaves)
+    trains_shared = any(parameter.requires_grad for parameter in model.shared_parameters())
+    with torch.set_grad_enabled(trains_shared):
+        memory = model.encode(samples.context_NS, samples.context_mask_NS)
+    leaves = [leaf.detach().requires_grad_(trains_shared) for leaf in memory.leaves()]
+    detached = memory.with_leaves(leaves)
     for index in _chunks(lengths, limits.max_tokens, 1):
         context, decoder = pairs[index].T
         order = torch.argsort(decoder, stable=True)
         context, decoder = context[order], decoder[order]
         rows = Rows.pairs(context, decoder, len(samples))
         weights_R = weights_NK[context, decoder]
-        nll[context, decoder] = _backward_rows(model, samples, shared, rows, weights_R, reduce, limits)
-    _backward_through(memory.leaves(), leaves)
-    return nll
-
-
-def _read_all(model: PolyReplyModel, samples: Samples) -> tuple[Memory, list[Tensor]]:
-    """All contexts read once, and detached copies at which the chunks' gradients are collected."""
-    trains = any(parameter.requires_grad for parameter in model.shared_parameters())
-    with torch.set_grad_enabled(trains):
-        memory = model.encode(samples.context_NS, samples.context_mask_NS)
-    return memory, [leaf.detach().requires_grad_(trains) for leaf in memory.leaves()]
-
-
-def _backward_through(outputs: list[Tensor], leaves: list[Tensor]) -> None:
-    reached = [(output, leaf.grad) for output, leaf in zip(outputs, leaves, strict=True) if leaf.grad is not None]
+        nll[context, decoder] = _backward_rows(model, samples, detached, rows, weights_R, reduce, limits)
+    reached = [(out, leaf.grad) for out, leaf in zip(memory.leaves(), leaves, strict=True) if leaf.grad is not None]
     if reached:
-        torch.autograd.backward([output for output, _ in reached], [gradient for _, gradient in reached])
+        torch.autograd.backward([out for out, _ in reached], [gradient for _, gradient in reached])
+    return nll
 
 
 def _backward_rows(
@@ -158,42 +182,39 @@ def _backward_rows(
     reduce: Reduce,
     limits: Limits,
 ) -> Tensor:
-    """Backward of one chunk: the vocabulary's part in pieces, then once through the decoders."""
+    """Backward of one chunk of rows: the vocabulary in pieces, then the decoders once; the NLL of each row, (R,)."""
     mask_RT = samples.response_mask_NT[rows.context_R].bool()
     length = int(mask_RT.sum(1).max())
     mask_RT = mask_RT[:, :length]
     target_RT = samples.response_NT[rows.context_R][:, :length]
     states_RTD = model.states(model.shift(target_RT, rows, memory), rows, memory)
     scale_R = weights_R / mask_RT.sum(1).clamp(min=1) if reduce == "mean" else weights_R
-    states_PD = states_RTD[mask_RT]
+    states_PD, target_P = states_RTD[mask_RT], target_RT[mask_RT]
     leaf_PD = states_PD.detach().requires_grad_(states_PD.requires_grad)
     nll_P = torch.zeros(len(leaf_PD), dtype=_wide_type(leaf_PD.dtype), device=leaf_PD.device)
     scale_P = scale_R[:, None].expand_as(mask_RT)[mask_RT]
-    for begin, end, segments in _pieces(model, rows, mask_RT, limits.max_logits):
-        logits = model.logits(leaf_PD[begin:end], segments)
-        part = torch.nn.functional.cross_entropy(wide(logits), target_RT[mask_RT][begin:end], reduction="none")
-        nll_P[begin:end] = part.detach()
-        (part * scale_P[begin:end]).sum().backward()
+    for piece, segments in _pieces(model, rows, mask_RT, limits):
+        piece_nll = _nll(model.logits(leaf_PD[piece], segments), target_P[piece])
+        nll_P[piece] = piece_nll.detach()
+        (piece_nll * scale_P[piece]).sum().backward()
     if leaf_PD.grad is not None:
         states_PD.backward(leaf_PD.grad)
     return _reduce(_scatter(nll_P, mask_RT), mask_RT, reduce)
 
 
-def _token_nll(model: PolyReplyModel, samples: Samples, memory: Memory, rows: Rows, limits: Limits) -> Tensor:
-    """NLL of each token of each row, (R, T), zero where padded."""
-    mask_RT, target_RT = samples.response_mask_NT[rows.context_R], samples.response_NT[rows.context_R]
-    states_RTD = model.states(model.shift(target_RT, rows, memory), rows, memory)
-    states_PD, target_P = states_RTD[mask_RT], target_RT[mask_RT]
-    nll_P = torch.zeros(len(states_PD), dtype=_wide_type(states_PD.dtype), device=states_PD.device)
-    for begin, end, segments in _pieces(model, rows, mask_RT, limits.max_logits):
-        logits = model.logits(states_PD[begin:end], segments)
-        target = target_P[begin:end, None]
-        nll_P[begin:end] = torch.logsumexp(wide(logits), -1) - wide(logits.gather(1, target)[:, 0])
-    return _scatter(nll_P, mask_RT)
+def _nll(logits_PV: Tensor, target_P: Tensor) -> Tensor:
+    """−log p of each target, in float32 or better.
+
+    Cross-entropy keeps log-probabilities of the whole vocabulary, which a backward pass needs; without one, the
+    log-sum-exp alone reads the logits once and writes nothing of their size.
+    """
+    if torch.is_grad_enabled():
+        return torch.nn.functional.cross_entropy(wide(logits_PV), target_P, reduction="none")
+    return torch.logsumexp(wide(logits_PV), -1) - wide(logits_PV.gather(1, target_P[:, None])[:, 0])
 
 
 def _chunks(lengths: Tensor, max_tokens: int, rows_each: int) -> Iterator[Tensor]:
-    """Indices of samples of similar length, as many as `max_tokens` allow when each makes `rows_each` rows."""
+    """Indices of samples of similar length, longest first; each sample makes `rows_each` rows."""
     order = torch.argsort(lengths, descending=True, stable=True)
     begin = 0
     while begin < len(order):
@@ -204,26 +225,20 @@ def _chunks(lengths: Tensor, max_tokens: int, rows_each: int) -> Iterator[Tensor
 
 
 def _pieces(
-    model: PolyReplyModel, rows: Rows, mask_RT: Tensor, max_logits: int
-) -> Iterator[tuple[int, int, list[tuple[int, int, int]]]]:
-    """Ranges of positions whose logits fit, and in each whose decoder's they are."""
-    size = max(1, max_logits // model.backbone.get_output_embeddings().weight.shape[0])
+    model: PolyReplyModel, rows: Rows, mask_RT: Tensor, limits: Limits
+) -> Iterator[tuple[slice, list[tuple[int, int, int]]]]:
+    """Slices of the real positions whose logits fit the limit, each with its segments (decoder, begin, end)."""
+    size = max(1, limits.max_logits // model.backbone.get_output_embeddings().weight.shape[0])
     ends_R = mask_RT.sum(1).cumsum(0)
     bounds = [(k, int(ends_R[b - 1]) if b else 0, int(ends_R[e - 1])) for k, b, e in rows.segments]
     for begin in range(0, int(ends_R[-1]), size):
         end = min(begin + size, int(ends_R[-1]))
         inside = [(k, max(b, begin) - begin, min(e, end) - begin) for k, b, e in bounds if b < end and e > begin]
-        yield begin, end, inside
+        yield slice(begin, end), inside
 
 
 def _wide_type(dtype: torch.dtype) -> torch.dtype:
-    """Log-likelihoods are added up in float32 or better, whatever the model computes in."""
     return torch.promote_types(dtype, torch.float32)
-
-
-def wide(x: Tensor) -> Tensor:
-    """The same numbers in float32 or better."""
-    return x.to(_wide_type(x.dtype))
 
 
 def _scatter(values_P: Tensor, mask_RT: Tensor) -> Tensor:

@@ -33,6 +33,8 @@ class ModelSettings:
     """K; stage 1 (`mle`) always has one."""
     architecture: Literal["multi-adapter", "multi-decoder"] = "multi-adapter"
     """Thin adapters in one shared decoder, or K full decoders."""
+    adapter: str = "bottleneck"
+    """The adapter type, a name in `polyreply.models.adapters.ADAPTERS`."""
     adapter_size: int | None = None
     """Inner size of an adapter; None means half the model's."""
     adapter_sites: Literal["sublayer", "layer"] = "sublayer"
@@ -52,6 +54,11 @@ class ModelSettings:
         """Values that make no model."""
         if self.num_decoders < 1:
             yield f"num_decoders is {self.num_decoders}; use 1 or more"
+        if self.adapter != "bottleneck":  # the registry imports torch, which most recipes do not need yet
+            from polyreply.models.adapters import ADAPTERS
+
+            if self.adapter not in ADAPTERS:
+                yield f"adapter is {self.adapter}; use one of {', '.join(ADAPTERS)}"
         if not self.adapter_skip and self.adapter_init == "near-identity":
             yield "adapter_init is near-identity, which needs adapter_skip; use adapter_init linear"
 

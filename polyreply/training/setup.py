@@ -4,7 +4,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -19,11 +19,9 @@ from polyreply.em.em_step import EM
 from polyreply.em.optimizer import DecoderOptimizer
 from polyreply.em.settings import MLE
 from polyreply.errors import DataError, PolyReplyError
-from polyreply.models.architectures import new_backbone
-from polyreply.models.backbones import build_mini, load_backbone
-from polyreply.models.config import PolyReplyConfig
+from polyreply.models.backbones import SHIPPED, build_mini, load_backbone
+from polyreply.models.config import DecoderSettings, PolyReplyConfig
 from polyreply.models.pretrained import read_config
-from polyreply.models.shipped import SHIPPED
 from polyreply.progress import Notify, silent
 from polyreply.reply import PolyReply
 from polyreply.training.recipe import MINI, TrainRecipe
@@ -74,9 +72,8 @@ def prepare_run(recipe: TrainRecipe, data: Path, notify: Notify = silent) -> Set
     notify("loading the backbone", 0.0)
     backbone, tokenizer, format = _backbone(recipe, files["train"])
     format = recipe.context or format or ContextFormat()
-    poly = PolyReply.from_backbone(backbone, tokenizer, context_format=asdict(format), **_decoder_settings(recipe))
-    if recipe.model.backbone != MINI:
-        poly.model.config.backbone["_name_or_path"] = Path(recipe.model.backbone).name
+    settings: DecoderSettings = {**_decoder_settings(recipe), "context_format": asdict(format)}
+    poly = PolyReply.from_backbone(backbone, tokenizer, backbone_name=recipe.model.backbone, **settings)
     notify("tokenising", 0.3)
     train = TokenCorpus.build(files["train"], poly.tokenizer, format)
     if not len(train):
@@ -98,12 +95,12 @@ def _check_known(train: TokenCorpus, tokenizer: PreTrainedTokenizerBase, file: P
         )
 
 
-def _decoder_settings(recipe: TrainRecipe) -> dict[str, Any]:
-    """The fields of a `PolyReplyConfig`. Stage 1 is the backbone as it is: one full decoder."""
+def _decoder_settings(recipe: TrainRecipe) -> DecoderSettings:
+    """How the backbone gets its decoders. Stage 1 is the backbone as it is: one full decoder."""
     if recipe.method == MLE:
         return {"architecture": "multi-decoder", "num_decoders": 1}
     chosen = {name: value for name, value in asdict(recipe.model).items() if name not in _NOT_OF_DECODERS}
-    return {**chosen, "shared_weights_changed": not recipe.em.freeze_shared}
+    return cast(DecoderSettings, {**chosen, "shared_weights_changed": not recipe.em.freeze_shared})
 
 
 _NOT_OF_DECODERS = ("backbone", "mini", "tokenizer", "vocab_size")
@@ -123,9 +120,7 @@ def _backbone(recipe: TrainRecipe, train_file: Path) -> tuple[Any, PreTrainedTok
         return build_mini(chosen.mini, len(tokenizer), seed=recipe.seed, **ids), tokenizer, None
     if name == SHIPPED:
         loaded = PolyReply.from_pretrained(SHIPPED)
-        backbone: Any = new_backbone(loaded.model.config)  # without adapters, as stage 1 left it
-        backbone.load_state_dict(loaded.model.backbone.state_dict())
-        return backbone, loaded.tokenizer, loaded.model.config.format()
+        return loaded.model.plain_backbone(), loaded.tokenizer, loaded.model.config.format()
     if _is_stage1_model(name):
         if chosen.tokenizer is not None:
             raise PolyReplyError(f"{name} has a tokenizer of its own, from stage 1; leave model.tokenizer out")

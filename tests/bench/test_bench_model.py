@@ -5,7 +5,7 @@ import torch
 from transformers import T5Config, T5ForConditionalGeneration
 
 from polyreply.bench import reply, score, t5_small, timing
-from polyreply.models.polyreply_model import PolyReplyModel
+from polyreply.models.model import PolyReplyModel
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,7 @@ from polyreply import reply_file as reply_job
 from polyreply.cli import main
 from polyreply.cli.reply import chat
 from polyreply.errors import PolyReplyError
-from polyreply.reply_file import Job, reply_to_file
-from polyreply.reply_shards import Parts, batch_line, part_path, part_paths
+from polyreply.reply_file import Job, Parts, batch_line, part_path, part_paths, reply_to_file
 
 MESSAGE = SENTENCES[0]
 
@@ -85,7 +84,7 @@ def test_lines_of_standard_input_become_tables(run_here, folder, model):
     status, shown, errors = run_here("reply", "--model", folder, stdin=f"{MESSAGE}\n\n{SENTENCES[1]}\n")
     assert status == 0, errors
     assert shown.index(MESSAGE) < shown.index(SENTENCES[1])
-    assert shown.count("log-probability") == 2
+    assert shown.count("probability") == 2
     best = max(model.reply(MESSAGE), key=lambda one: one.logprob)
     assert f"{best.logprob:.1f}" in shown
 
@@ -132,7 +131,7 @@ def test_the_chat_keeps_the_turns_and_takes_the_likeliest_reply(model, capsys):
     first = max(model.reply("Hello"), key=lambda one: one.logprob).text
     second = max(model.reply(("Hello", first, "And you?")), key=lambda one: one.logprob).text
     assert turns == ["Hello", first, "And you?", second]
-    assert f"bot> {first}" in said and capsys.readouterr().out.count("log-probability") == 2
+    assert f"bot> {first}" in said and capsys.readouterr().out.count("probability") == 2
 
 
 def test_the_chat_can_begin_anew_and_be_left(model):
@@ -148,7 +147,7 @@ def test_a_terminal_gets_a_chat_and_ctrl_d_leaves_it(folder):
     try:
         assert "/quit leaves" in until(ours, "you> ")
         os.write(ours, b"Hello\n")
-        assert "log-probability" in until(ours, "you> ")
+        assert "probability" in until(ours, "you> ")
         os.write(ours, b"\x04")
         assert process.wait(timeout=30) == 0
     finally:
@@ -178,14 +177,14 @@ def test_a_file_in_and_a_file_out(run_here, tmp_path, folder, model, dialogues, 
     status, shown, errors = run_here(*arguments)
     assert status == 0, errors
     assert json.loads(shown) == {"output": str(tmp_path / name), "rows": 9, "resumed_after": 0}
-    assert "1 bad rows were left out; the first: line 10, not JSON" in errors
+    assert "1 bad rows skipped; the first: line 10, not JSON" in errors
     rows = rows_of(tmp_path / name)
     assert [row["context"] for row in rows] == contexts
     assert rows[4]["responses"] == [one.text for one in model.reply(tuple(contexts[4]))]
     assert all(row["decoders"] == [0, 1, 2] and len(row["logprobs"]) == 3 for row in rows)
     assert [one.name for one in (tmp_path / name).parent.iterdir() if "partial" in one.name] == []
     status, _, errors = run_here(*arguments)
-    assert status == 2 and "say --overwrite to replace it" in errors
+    assert status == 2 and "--overwrite" in errors
 
 
 class Stopped(Exception):
@@ -263,8 +262,8 @@ def test_rows_of_another_input_or_other_settings_are_not_mixed(tmp_path, model, 
         reply_to_file(Fragile(model, 0), job)
     before = {"model": "", "context_turns": 1, "batch_size": 1}
     for settings, found in ((before | {"decode": "beam"}, "decode beam"), (before | {"batch_size": 2}, "batch_size 2")):
-        job.settings.write_text(json.dumps(settings))
-        with pytest.raises(PolyReplyError, match=rf"was begun with {found}, found"):
+        job.settings_file.write_text(json.dumps(settings))
+        with pytest.raises(PolyReplyError, match=rf"was started with {found}, found"):
             reply_to_file(model, job)
     anew = Job(path, job.output, {}, overwrite=True)
     assert reply_to_file(model, anew)["resumed_after"] == 0 and len(rows_of(job.output)) == 9
@@ -290,7 +289,7 @@ def test_a_run_killed_while_it_joins_the_parts_has_nothing_to_do_again(tmp_path,
     path, contexts = dialogues
     job = Job(path, tmp_path / "out.jsonl", {}, batch_size=9)
     part_path(job.output, 1).write_bytes(batch_line(0, [row(context) for context in contexts]))
-    job.joined.write_text('{"context": "half a r')
+    (tmp_path / ".out.jsonl.killed.tmp").write_text('{"context": "half a r')
     assert reply_to_file(Fragile(model, 0), job)["resumed_after"] == 9
     assert rows_of(job.output) == [row(context) for context in contexts]
     assert [one.name for one in tmp_path.iterdir() if "partial" in one.name] == []
@@ -317,7 +316,7 @@ def test_an_input_without_rows_costs_nothing_that_is_there(tmp_path, model):
 def test_the_input_is_never_the_output(tmp_path, dialogues):
     path, _ = dialogues
     for output in (path, tmp_path):
-        with pytest.raises(PolyReplyError, match="other than the input"):
+        with pytest.raises(PolyReplyError, match="expected a file to write"):
             Job(path, output, {}, overwrite=True).check()
 
 

@@ -7,7 +7,7 @@ import tiny
 import torch
 from transformers import GenerationConfig
 
-from polyreply.decoding.all_decoders import decode
+from polyreply.decoding import all_decoders
 from polyreply.errors import PolyReplyError
 from polyreply.models.score import Samples, nll_NK
 
@@ -21,6 +21,10 @@ ENDS = [tiny.EOS, *range(5, tiny.VOCABULARY, 5)]
 def config(**settings):
     ids = {"eos_token_id": ENDS, "pad_token_id": tiny.PAD, "decoder_start_token_id": None}
     return GenerationConfig(**{"max_new_tokens": 12, **ids, **settings})
+
+
+def decode(model, context, mask, config, decoders=None, seed=None):
+    return all_decoders.decode(model, context, mask, tiny.request(config, model.num_decoders, seed), decoders)
 
 
 def stock_generate(model, samples, k, **settings):
@@ -112,7 +116,7 @@ def test_sampling_follows_the_distribution(name):
     times = 3000
     context = samples.context_NS.expand(times, -1)
     options = config(do_sample=True, max_new_tokens=1, temperature=1.3, top_p=0.9, top_k=0)
-    replies = decode(model, context, torch.ones_like(context), options, generator=torch.Generator().manual_seed(3))
+    replies = decode(model, context, torch.ones_like(context), options, seed=3)
     memory_tokens = torch.arange(tiny.VOCABULARY)[:, None]
     every = Samples(
         context[: tiny.VOCABULARY],
@@ -139,10 +143,7 @@ def test_a_seed_decides_what_is_sampled():
     model, samples = tiny.model("t5"), tiny.samples()
 
     def draw(seed):
-        generator = torch.Generator().manual_seed(seed)
-        replies = decode(
-            model, samples.context_NS, samples.context_mask_NS, config(do_sample=True), generator=generator
-        )
+        replies = decode(model, samples.context_NS, samples.context_mask_NS, config(do_sample=True), seed=seed)
         return [[response.tokens for response in row] for row in replies]
 
     assert draw(1) == draw(1) != draw(2)

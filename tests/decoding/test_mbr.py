@@ -5,7 +5,6 @@ from itertools import product
 import numpy as np
 import pytest
 import tiny
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nltk.translate.bleu_score import sentence_bleu
@@ -13,8 +12,7 @@ from transformers import GenerationConfig
 
 from polyreply.decoding.all_decoders import decode
 from polyreply.decoding.mbr import agreement, best_set, f_beta, mbr
-from polyreply.decoding.response import Response
-from polyreply.decoding.single_decoder import sampled
+from polyreply.decoding.settings import Response, Sampling
 from polyreply.errors import PolyReplyError
 from polyreply.reply import PolyReply
 
@@ -24,9 +22,8 @@ CONFIG = GenerationConfig(max_new_tokens=7, eos_token_id=ENDS, pad_token_id=tiny
 
 def asked(name="t5", **options):
     model, samples = tiny.model(name), tiny.samples()
-    generator = torch.Generator().manual_seed(options.pop("seed", 0))
-    k = options.pop("k", model.num_decoders)
-    return mbr(model, samples.context_NS, samples.context_mask_NS, k, CONFIG, generator=generator, **options)
+    options = {"k": model.num_decoders, "seed": 0, **options}
+    return mbr(model, samples.context_NS, samples.context_mask_NS, tiny.request(CONFIG, **options))
 
 
 def tokens(replies):
@@ -36,19 +33,17 @@ def tokens(replies):
 @pytest.mark.parametrize("name, settings", tiny.VARIANTS)
 def test_each_context_gets_the_best_set_of_its_own_candidates(name, settings):
     model, samples = tiny.model(name, **settings), tiny.samples()
-    context, draw = (samples.context_NS, samples.context_mask_NS), torch.Generator().manual_seed(0)
-    found = mbr(model, *context, model.num_decoders, CONFIG, samples=3, generator=draw)
-    greedy = decode(model, *context, CONFIG)
+    context = samples.context_NS, samples.context_mask_NS
+    chosen_sets = mbr(model, *context, tiny.request(CONFIG, model.num_decoders, 0, samples=3))
+    greedy = decode(model, *context, tiny.request(CONFIG, model.num_decoders))
     often = sorted([*range(model.num_decoders)] * 3)
-    drawn = decode(
-        model, *context, sampled(model, CONFIG, 0.7), decoders=often, generator=torch.Generator().manual_seed(0)
-    )
-    for said, likely, others in zip(found, greedy, drawn, strict=True):
+    drawn = decode(model, *context, tiny.request(CONFIG, seed=0, sampling=Sampling(top_p=0.7)), decoders=often)
+    for replies, likely, others in zip(chosen_sets, greedy, drawn, strict=True):
         groups = [[one, *others[3 * k : 3 * k + 3]] for k, one in enumerate(likely)]
         [agreement_KGX] = agreement([groups], ENDS)
         chosen = [group[place] for group, place in zip(groups, best_set(agreement_KGX, 2.0), strict=True)]
-        assert [one.tokens for one in said] == [one.tokens for one in chosen]
-        assert [one.decoder for one in said] == list(range(model.num_decoders))
+        assert [one.tokens for one in replies] == [one.tokens for one in chosen]
+        assert [one.decoder for one in replies] == list(range(model.num_decoders))
 
 
 def test_the_seed_decides():
@@ -59,27 +54,27 @@ def test_the_seed_decides():
 def test_a_decoder_can_be_asked_several_times_in_one_pass(name, settings):
     model, samples = tiny.model(name, **settings), tiny.samples()
     context = samples.context_NS, samples.context_mask_NS
-    once = decode(model, *context, CONFIG)
-    often = decode(model, *context, CONFIG, decoders=sorted([*range(model.num_decoders)] * 3))
+    once = decode(model, *context, tiny.request(CONFIG, model.num_decoders))
+    often = decode(model, *context, tiny.request(CONFIG), decoders=sorted([*range(model.num_decoders)] * 3))
     for replies, repeated in zip(once, often, strict=True):
         assert [one.tokens for one in repeated] == [one.tokens for one in replies for _ in range(3)]
 
 
 def test_samples_come_in_the_order_they_were_asked_for_and_not_in_that_of_their_ends():
     model, samples = tiny.model("t5"), tiny.samples()
-    config, generator = sampled(model, CONFIG, 1.0), torch.Generator().manual_seed(0)
-    drawn = decode(model, samples.context_NS, samples.context_mask_NS, config, decoders=[0] * 20, generator=generator)
+    request = tiny.request(CONFIG, seed=0, sampling=Sampling())
+    drawn = decode(model, samples.context_NS, samples.context_mask_NS, request, decoders=[0] * 20)
     assert any(lengths != sorted(lengths) for lengths in ([len(one.tokens) for one in replies] for replies in drawn))
 
 
 def test_no_context_no_replies():
     model, samples = tiny.model("t5"), tiny.samples()
-    assert mbr(model, samples.context_NS[:0], samples.context_mask_NS[:0], 3, CONFIG) == []
+    assert mbr(model, samples.context_NS[:0], samples.context_mask_NS[:0], tiny.request(CONFIG)) == []
 
 
 def test_with_a_tiny_nucleus_every_sample_is_the_greedy_reply():
     model, samples = tiny.model("t5"), tiny.samples()
-    greedy = decode(model, samples.context_NS, samples.context_mask_NS, CONFIG)
+    greedy = decode(model, samples.context_NS, samples.context_mask_NS, tiny.request(CONFIG))
     assert tokens(asked(samples=2, top_p=1e-6)) == tokens(greedy)
 
 
@@ -144,9 +139,9 @@ def test_reply_has_it_as_a_way_to_decode(shipped):
     assert [[reply.decoder for reply in replies] for replies in found] == [list(range(10))] * 2
     assert found == shipped.reply(["Hello!", "I like football."], decode="mbr", samples=2, max_new_tokens=6)
     assert len(shipped.reply("Hello!", decode="mbr", samples=1, k=3, max_new_tokens=4)) == 3
-    with pytest.raises(PolyReplyError, match="samples is no option of reply"):
+    with pytest.raises(PolyReplyError, match="samples: no effect with decode decoders"):
         shipped.reply("Hello!", samples=2)
-    with pytest.raises(PolyReplyError, match="temperature: mbr samples by itself"):
+    with pytest.raises(PolyReplyError, match="temperature: no effect with decode mbr"):
         shipped.reply("Hello!", decode="mbr", temperature=0.7)
 
 

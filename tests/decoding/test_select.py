@@ -1,4 +1,4 @@
-"""The most likely response, and m diverse ones, against the definition."""
+"""m diverse responses, against the definition."""
 
 from collections import Counter
 
@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyreply.decoding.response import Response
-from polyreply.decoding.select import diverse_subset, most_likely, similarity
+from polyreply.decoding.select import diverse_subset, similarity
 from polyreply.errors import PolyReplyError
 
 TOKENS = st.lists(st.integers(0, 2), max_size=3)
@@ -50,12 +49,8 @@ def test_no_response_twice_while_others_are_left(pairs, m):
 
 @given(RESPONSES)
 def test_one_is_the_most_likely(pairs):
-    responses = [Response(0, place, tokens, float(logprob)) for place, (tokens, logprob) in enumerate(pairs)]
-    best = most_likely(responses)
-    assert chosen(pairs, 1) == [best.decoder]
-    assert best.logprob == max(response.logprob for response in responses)
-    by_token = most_likely(responses, per_token=True)
-    assert all(by_token.logprob / max(1, len(by_token.tokens)) >= r.logprob / max(1, len(r.tokens)) for r in responses)
+    [place] = chosen(pairs, 1)
+    assert pairs[place][1] == max(logprob for _, logprob in pairs)
 
 
 @given(TOKENS, TOKENS)
@@ -81,18 +76,12 @@ def test_texts_are_compared_by_their_words(texts, logprobs, m, expected):
     assert diverse_subset(texts, m, logprobs=logprobs) == expected
 
 
-def test_likely_in_all_and_likely_per_token_differ():
-    short, long = Response(0, 0, [5, 1], -4.0), Response(0, 1, [5, 6, 7, 1], -5.0)
-    assert most_likely([short, long]) is short and most_likely([short, long], per_token=True) is long
-
-
 @pytest.mark.parametrize(
     "call, message",
     [
         (lambda: diverse_subset(["a"], 0), "m must be 1 or more, found 0"),
         (lambda: diverse_subset(["a", "b"], 1, logprobs=[0.0]), "each of 2 responses, found 1"),
         (lambda: diverse_subset(["a", [1]], 1), "found 1 of 2 texts"),
-        (lambda: most_likely([]), "at least one response"),
     ],
 )
 def test_mistakes_are_named(call, message):

@@ -9,12 +9,11 @@ from pair import SENTENCES, pair, tokenizer
 from transformers import BartConfig, BartForConditionalGeneration, GenerationConfig
 
 from polyreply import PolyReply, PolyReplyModel
-from polyreply.decoding.all_decoders import decode
-from polyreply.decoding.settings import decoding_of
-from polyreply.decoding.single_decoder import beam
+from polyreply.decoding import all_decoders, single_decoder
+from polyreply.decoding.settings import Decoding
 from polyreply.errors import PolyReplyError
 from polyreply.models.backbones import load_backbone
-from polyreply.models.generation import without_beam_search
+from polyreply.models.pretrained import without_beam_search
 
 BEGIN, END = 9, 17
 """Tokens that the tiny models would not choose by themselves."""
@@ -34,6 +33,11 @@ BART = {
 def config(**settings):
     ids = {"eos_token_id": [tiny.EOS, END], "pad_token_id": tiny.PAD}
     return GenerationConfig(**{"max_new_tokens": 6, **ids, **settings})
+
+
+def decode(model, context, mask, options=None):
+    request = Decoding.of(options or model.generation_config, model.num_decoders)
+    return all_decoders.decode(model, context, mask, request)
 
 
 def generated(model, samples, k, options):
@@ -95,7 +99,8 @@ def test_forced_tokens_stand_where_they_should(way):
 def test_beam_search_forces_the_same_tokens():
     model, samples = tiny.model("bart"), tiny.samples()
     options = config(forced_bos_token_id=BEGIN, forced_eos_token_id=END)
-    replies = beam(model, samples.context_NS, samples.context_mask_NS, 4, options)
+    request = Decoding.of(options, 4)
+    replies = single_decoder.beam(model, samples.context_NS, samples.context_mask_NS, request)
     assert {one.tokens[0] for row in replies for one in row} == {BEGIN}
     assert {one.tokens[-1] for row in replies for one in row} <= {END, tiny.EOS}
 
@@ -112,8 +117,8 @@ def test_beam_search_forces_the_same_tokens():
     ids=str,
 )
 def test_the_least_length_is_that_of_transformers(lengths, least):
-    found = decoding_of(config(**lengths), 3).processors
-    assert [one.min_new_tokens for one in found] == ([] if least is None else [least])
+    constraints = Decoding.of(config(**lengths), 1).constraints(3)
+    assert [one.min_new_tokens for one in constraints] == ([] if least is None else [least])
 
 
 @pytest.mark.parametrize("name", ["num_beams", "length_penalty", "num_return_sequences", "num_beam_groups"])
@@ -121,9 +126,9 @@ def test_beam_search_is_refused_when_it_is_asked_for(name):
     made, given = pair(), config()
     setattr(given, name, 3)
     with pytest.raises(PolyReplyError, match=f"not supported here: {name}; remove them"):
-        decoding_of(given, 1)
+        Decoding.of(given, 1)
     with pytest.raises(PolyReplyError, match=f"not supported here: {name}"):
-        made.reply(SENTENCES[0], **{name: 3})
+        made.reply(SENTENCES[0], generation_config=given)
     made.model.generation_config = given
     with pytest.raises(PolyReplyError, match=f"not supported here: {name}"):
         made.reply(SENTENCES[0])
@@ -160,7 +165,7 @@ def test_a_backbone_made_for_beam_search_replies(tmp_path):
     kept = {name: getattr(made.model.generation_config, name) for name in BART}
     assert kept == {**dict.fromkeys(BART), **plain(BART)}
     replies = made.reply(SENTENCES[0])
-    assert replies == made.reply(SENTENCES[0], **plain(BART)) and len(replies) == 2
+    assert replies == made.reply(SENTENCES[0], generation_config=GenerationConfig(**plain(BART))) and len(replies) == 2
     ids = tokenizer()(SENTENCES[0], return_tensors="pt").input_ids
     [responses] = decode(made.model, ids, torch.ones_like(ids))
     for k, response in enumerate(responses):
@@ -170,7 +175,7 @@ def test_a_backbone_made_for_beam_search_replies(tmp_path):
         assert response.tokens[0] == 5 and 5 <= len(response.tokens) <= 13 and response.tokens[-1] == 1
     assert len(made.reply(SENTENCES[0], decode="beam", k=3)) == 3
     with pytest.raises(PolyReplyError, match="not supported here: num_beams"):
-        made.reply(SENTENCES[0], num_beams=4)
+        made.reply(SENTENCES[0], generation_config=GenerationConfig(num_beams=4))
     made.save_pretrained(tmp_path / "saved")
     assert PolyReply.from_pretrained(tmp_path / "saved").reply(SENTENCES[0]) == replies
 
@@ -181,7 +186,7 @@ def test_a_model_folder_made_for_beam_search_replies(tmp_path):
     path.write_text(json.dumps({**json.loads(path.read_text()), **BART}))
     made = PolyReply.from_pretrained(tmp_path / "saved")
     assert made.model.generation_config.num_beams is None
-    assert made.reply(SENTENCES[0]) == made.reply(SENTENCES[0], **plain(BART))
+    assert made.reply(SENTENCES[0]) == made.reply(SENTENCES[0], generation_config=GenerationConfig(**plain(BART)))
 
 
 def test_only_beam_search_stays_behind(tmp_path):

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 
 import pytest
@@ -10,8 +10,7 @@ import tiny
 import torch
 from transformers import GenerationConfig
 
-from polyreply.decoding.diverse_beam import diverse_beam
-from polyreply.decoding.single_decoder import beam, nucleus
+from polyreply.decoding.generate import WAYS, check_request
 from polyreply.errors import PolyReplyError
 
 ENDS = [tiny.EOS, *range(5, tiny.VOCABULARY, 4)]
@@ -26,6 +25,15 @@ CONSTRAINTS = [
 
 def config(**settings):
     return GenerationConfig(**{"max_new_tokens": 7, "eos_token_id": ENDS, "pad_token_id": tiny.PAD, **settings})
+
+
+def beam(model, context, mask, k, config=None, way="beam", seed=None, **options):
+    request = tiny.request(config or model.generation_config, k, seed, **options)
+    return WAYS[way](model, context, mask, request)
+
+
+nucleus = partial(beam, way="nucleus")
+diverse_beam = partial(beam, way="diverse-beam")
 
 
 def model_of(name, **settings):
@@ -122,8 +130,8 @@ def test_nucleus_follows_the_distribution(name):
     """First tokens against the stock model's nucleus (chi-square), whatever the model's own sampling settings are."""
     model, samples = model_of(name), tiny.samples(lengths=((5, 1), (2, 1)))
     model.backbone.generation_config = config(max_new_tokens=1, temperature=0.2, top_k=2, top_p=0.5, do_sample=True)
-    times, generator = 4000, torch.Generator().manual_seed(3)
-    replies = nucleus(model, samples.context_NS, samples.context_mask_NS, times, generator=generator)
+    times = 4000
+    replies = nucleus(model, samples.context_NS, samples.context_mask_NS, times, seed=3)
     for context, responses in zip(contexts(samples), replies, strict=True):
         share = log_probabilities(stock_model(model, name), context, [])[-1].exp()
         ordered, order = share.sort(descending=True)
@@ -157,7 +165,7 @@ def test_a_generator_decides_what_is_sampled_and_pytorch_keeps_its_state():
     given = (model, samples.context_NS, samples.context_mask_NS, 4, config())
 
     def draw(seed):
-        return tokens_of(nucleus(*given, generator=torch.Generator().manual_seed(seed)))
+        return tokens_of(nucleus(*given, seed=seed))
 
     before = torch.get_rng_state()
     assert draw(1) == draw(1) != draw(2)
@@ -296,24 +304,26 @@ def test_only_the_weights_of_stage_1_will_do(decode, settings, changed, message)
 
 
 @pytest.mark.parametrize(
-    "decode, k, settings, options, message",
+    "way, k, options, message",
     [
-        (beam, 0, {}, {}, "k must be 1 or more, found 0"),
-        (beam, 2, {"num_beams": 4}, {}, "num_beams"),
-        (beam, 2, {"do_sample": True}, {}, "does not sample, found do_sample=True; remove it or use nucleus"),
-        (beam, 2, {"length_penalty": 2.0}, {}, "length_penalty"),
-        (nucleus, 2, {"temperature": 0.7}, {}, "found temperature=0.7; remove it"),
-        (nucleus, 2, {"top_k": 50}, {}, "found top_k=50; remove it"),
-        (nucleus, 2, {}, {"top_p": 0.0}, "top_p must be above 0 and at most 1, found 0.0"),
-        (diverse_beam, 2, {"penalty_alpha": 0.6}, {}, "penalty_alpha"),
-        (diverse_beam, 10, {}, {"num_groups": 4}, "use k 8 or 12, or num_groups 2 or 5"),
-        (diverse_beam, 2, {}, {"num_groups": 3}, "over 3 groups; use k 3, or num_groups 1 or 2"),
-        (diverse_beam, 2, {}, {"num_groups": 0}, "num_groups must be 1 or more, found 0"),
-        (diverse_beam, 2, {}, {"diversity_penalty": -1.0}, "diversity_penalty must be 0 or more, found -1.0"),
+        ("beam", 0, {}, "k must be 1 or more, found 0"),
+        ("beam", 2, {"generation_config": GenerationConfig(num_beams=4)}, "num_beams"),
+        ("beam", 2, {"do_sample": True}, "do_sample"),
+        ("beam", 2, {"generation_config": GenerationConfig(do_sample=True)}, "do_sample"),
+        ("beam", 2, {"generation_config": GenerationConfig(length_penalty=2.0)}, "length_penalty"),
+        ("nucleus", 2, {"temperature": 0.7}, "temperature"),
+        ("nucleus", 2, {"top_k": 50}, "top_k"),
+        ("nucleus", 2, {"top_p": 0.0}, "top_p must be above 0 and at most 1, found 0.0"),
+        ("diverse-beam", 2, {"generation_config": GenerationConfig(penalty_alpha=0.6)}, "penalty_alpha"),
+        ("diverse-beam", 10, {"num_groups": 4}, "use k 8 or 12, or num_groups 2 or 5"),
+        ("diverse-beam", 2, {"num_groups": 3}, "over 3 groups; use k 3, or num_groups 1 or 2"),
+        ("diverse-beam", 2, {"num_groups": 0}, "num_groups must be 1 or more, found 0"),
+        ("diverse-beam", 2, {"diversity_penalty": -1.0}, "diversity_penalty must be 0 or more, found -1.0"),
     ],
+    ids=str,
 )
-def test_what_cannot_be_done_is_said_in_one_line(decode, k, settings, options, message):
+def test_what_cannot_be_done_is_an_error_of_one_line(way, k, options, message):
     model, samples = model_of("t5"), tiny.samples()
     with pytest.raises(PolyReplyError, match=message) as raised:
-        decode(model, samples.context_NS, samples.context_mask_NS, k, config(**settings), **options)
+        WAYS[way](model, samples.context_NS, samples.context_mask_NS, check_request(model, way, k, options=options))
     assert "\n" not in str(raised.value)

@@ -97,7 +97,7 @@ def test_other_weights_of_a_backbone_make_another_training(data, tmp_path, monke
     (backbone / "model.safetensors").write_bytes(b"other")
     assert task().name != name
     (backbone / "config.json").touch()
-    monkeypatch.setattr("polyreply.models.shipped.FOLDER", backbone)
+    monkeypatch.setattr("polyreply.models.backbones.SHIPPED_FOLDER", backbone)
     assert task("shipped").inputs["weights"] and not task("mini").inputs["weights"]
 
 

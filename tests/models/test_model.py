@@ -10,7 +10,7 @@ from transformers import T5Config
 from polyreply.errors import PolyReplyError
 from polyreply.models.backbones import load_backbone
 from polyreply.models.config import PolyReplyConfig
-from polyreply.models.polyreply_model import PolyReplyModel
+from polyreply.models.model import PolyReplyModel
 from polyreply.models.rows import Rows
 
 T5_SMALL = {"vocab_size": 32128, "d_model": 512, "d_ff": 2048, "num_layers": 6, "num_heads": 8}

@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, Generatio
 
 from polyreply import PolyReply, PolyReplyConfig, PolyReplyModel
 from polyreply.decoding.all_decoders import decode
+from polyreply.decoding.settings import Decoding
 from polyreply.errors import ModelFolderError, PolyReplyError
 from polyreply.models.backbones import load_backbone
 from polyreply.models.score import nll_NK
@@ -27,7 +28,8 @@ def outputs(model):
     for seed in range(2):
         batch = samples(seed)
         config = GenerationConfig(max_new_tokens=9, eos_token_id=1)
-        replies = decode(model, batch.context_NS, batch.context_mask_NS, config)
+        request = Decoding.of(config, model.num_decoders)
+        replies = decode(model, batch.context_NS, batch.context_mask_NS, request)
         with torch.no_grad():
             prior = model.log_prior(model.encode(batch.context_NS, batch.context_mask_NS))
         found += [nll_NK(model, batch).tolist(), prior.tolist()]

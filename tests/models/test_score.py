@@ -4,7 +4,7 @@ import pytest
 import tiny
 import torch
 
-from polyreply.models.polyreply_model import PolyReplyModel
+from polyreply.models.model import PolyReplyModel
 from polyreply.models.score import Limits, Samples, backward_nll, nll_NK
 
 IDS = [f"{name}-{'-'.join(map(str, settings.values()))}" for name, settings in tiny.VARIANTS]
