@@ -149,8 +149,9 @@ def _letters(path: str) -> frozenset[str]:
 _POINT, _SMALL_POINT, _BAR = 9.0, 4.0, 2.0
 """Half the width of what is drawn for a point, in pixels."""
 _RADII = (16, 24, 36, 52, 72, 97, 127)
-_TURNS = (1 / 4, -1 / 4, 3 / 4, -3 / 4, 0, 1, 1 / 2, -1 / 2, 1 / 8, -1 / 8, 7 / 8, -7 / 8)
-"""Directions in half turns."""
+_HALF_TURNS = (1 / 4, -1 / 4, 3 / 4, -3 / 4, 0, 1, 1 / 2, -1 / 2, 1 / 8, -1 / 8, 7 / 8, -7 / 8)
+_OFFSETS = [(radius * cos(turn * pi), radius * sin(turn * pi)) for radius in _RADII for turn in _HALF_TURNS]
+"""Places around a point in pixels, the nearest first."""
 
 
 @dataclass(frozen=True)
@@ -193,11 +194,12 @@ def write_names(axes: Any, points: Sequence[NamedPoint]) -> None:
     for one in points:
         start = axes.transData.transform(one.point)
         choices: list[tuple[float, int, tuple[float, float], Any]] = []
-        for offset in _offsets():
+        for offset in _OFFSETS:
             text = _annotate(axes, one, offset, fonts)
             box = text_box(text, renderer)
             text.remove()
-            cost = 10 * sum(box.overlaps(other) for other in [*centres, *names]) + 10 * _sticks_out(box, frame)
+            inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
+            cost = 10 * sum(box.overlaps(other) for other in [*centres, *names]) + 10 * (not inside)
             cost += 3 * sum(box.overlaps(other) for other in details) + _line_crosses(start, box, names)
             choices.append((cost + hypot(*offset) / 40, len(choices), offset, box))
             if not cost:  # the places after it are farther away
@@ -242,10 +244,6 @@ def _line_crosses(start: Any, box: Any, names: Sequence[Any]) -> bool:
     return any(other.contains(*step) for step in steps for other in names)
 
 
-def _sticks_out(box: Any, frame: Any) -> bool:
-    return not (frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1)
-
-
 def _annotate(axes: Any, one: NamedPoint, offset: tuple[float, float], fonts: list[str]) -> Any:
     """Write the name at an offset in pixels, with a line to its point unless it is right next to it."""
     dx, dy = offset
@@ -265,10 +263,3 @@ def _annotate(axes: Any, one: NamedPoint, offset: tuple[float, float], fonts: li
         zorder=4,
         arrowprops={"arrowstyle": "-", "color": one.colour, "linewidth": 0.7, "shrinkB": 5} if far else None,
     )
-
-
-def _offsets() -> Iterator[tuple[float, float]]:
-    """Places around a point in pixels, the nearest first."""
-    for radius in _RADII:
-        for turn in _TURNS:
-            yield radius * cos(turn * pi), radius * sin(turn * pi)

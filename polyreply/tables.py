@@ -227,13 +227,16 @@ def _latex(table: Table) -> str:
         for cells, muted in _rows(table)
     ]
     groups = _groups(columns)
-    heading = _grouped_heading(groups) if any(column.own for column in columns) else _plain_heading(columns)
+    heading = _latex_heading(groups)
     sides = iter("r" if number else "l" for number in numbers)
     layout = "|".join("".join(next(sides) for _ in group) for group in groups)
     title = [rf"\par\medskip\textbf{{{escape_latex(table.title)}}}\par\smallskip"] if table.title else []
-    comments = [*_latex_needs(heading, rows), *map(one_line, table.provenance)]
+    comments = [r"needs \usepackage{multirow}"] if any("multirow" in line for line in heading) else []
+    if not all(line.isascii() for line in (*heading, *rows)):
+        comments.append("some letters are not ASCII: use XeLaTeX or LuaLaTeX and a font that has them")
+    notes = (re.sub(r"^\* ", "$^*$ ", escape_latex(note)) for note in table.notes)
     lines = [
-        *(f"% {comment}" for comment in comments),
+        *(f"% {comment}" for comment in (*comments, *map(one_line, table.provenance))),
         *title,
         rf"\begin{{tabular}}{{|{layout}|}}",
         r"\hline",
@@ -241,16 +244,9 @@ def _latex(table: Table) -> str:
         *rows,
         r"\hline",
         r"\end{tabular}",
-        *(rf"\par\smallskip{{\footnotesize {_latex_note(note)}\par}}" for note in table.notes),
+        *(rf"\par\smallskip{{\footnotesize {note}\par}}" for note in notes),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _latex_needs(heading: Sequence[str], rows: Sequence[str]) -> list[str]:
-    needs = [r"needs \usepackage{multirow}"] if any("multirow" in line for line in heading) else []
-    if not all(line.isascii() for line in (*heading, *rows)):
-        needs.append("some letters are not ASCII: use XeLaTeX or LuaLaTeX and a font that has them")
-    return needs
 
 
 def _latex_row(cells: Sequence[str]) -> str:
@@ -267,16 +263,11 @@ def _latex_cell(cell: Cell, column: Column, muted: bool) -> str:
     return text + ("$^*$" if cell.star else "") + (rf"$_{{\pm {std}}}$" if std else "")
 
 
-def _latex_note(note: str) -> str:
-    return "$^*$" + escape_latex(note[1:]) if note.startswith("* ") else escape_latex(note)
-
-
-def _plain_heading(columns: Sequence[Column]) -> list[str]:
-    return [_latex_row([escape_latex(one.heading + ARROWS[one.better]) for one in columns]) + r" \hline\hline"]
-
-
-def _grouped_heading(groups: Sequence[Sequence[Column]]) -> list[str]:
-    """Two lines: the groups, and below them the columns, with a rule between them where a group names its columns."""
+def _latex_heading(groups: Sequence[Sequence[Column]]) -> list[str]:
+    """One line, or two if groups name their columns: the groups, a rule, and the columns below them."""
+    columns = [column for group in groups for column in group]
+    if not any(column.own for column in columns):
+        return [_latex_row([escape_latex(one.heading + ARROWS[one.better]) for one in columns]) + r" \hline\hline"]
     upper, lower, rules, place = [], [], "", 1
     for group in groups:
         first, bars = group[0], ("|" if place == 1 else "") + "c|"

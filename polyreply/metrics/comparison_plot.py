@@ -38,7 +38,9 @@ def draw_figure(comparison: Comparison) -> Any:
         )
     for axes, (score, label, absent) in panels:
         axes.margins(0.22)
-        _limit_to_percentages(axes)
+        for low, high, set_limits in ((*axes.get_xlim(), axes.set_xlim), (*axes.get_ylim(), axes.set_ylim)):
+            room = 0.04 * (high - low)  # scores are percentages
+            set_limits(max(low, -room), min(high, 100 + room))
         if score == "pairwise_bleu":
             axes.invert_xaxis()
         axes.set_xlabel(label)
@@ -74,13 +76,6 @@ def _draw_systems(axes: Any, comparison: Comparison, score: str) -> list[NamedPo
         draw_point(axes, point, MARKERS[place % len(MARKERS)])
         points.append(point)
     return points
-
-
-def _limit_to_percentages(axes: Any) -> None:
-    """Keep both axes between 0 and 100, with a little room."""
-    for low, high, set_limits in ((*axes.get_xlim(), axes.set_xlim), (*axes.get_ylim(), axes.set_ylim)):
-        room = 0.04 * (high - low)
-        set_limits(max(low, -room), min(high, 100 + room))
 
 
 def _name_absent(axes: Any, systems: Sequence[System], score: str, absent: str) -> None:

@@ -193,7 +193,9 @@ def _incidence(row_E: Ints, symbol_E: Ints, shape: tuple[int, int]) -> csr_array
 
 def sentence_bleu(matches_n: Sequence[Ints], hypothesis_lengths: Ints, reference_lengths: Ints) -> list[Floats]:
     """BLEU-1, BLEU-2, … with equal weights, from the matches of each order and broadcastable lengths."""
-    penalty = brevity_penalty(hypothesis_lengths, reference_lengths)
+    # Brevity: 1 for a hypothesis longer than its reference, exp(1 - reference / hypothesis) otherwise, 0 if empty.
+    ratio = reference_lengths / np.maximum(hypothesis_lengths, 1)
+    penalty = np.where(hypothesis_lengths > 0, np.exp(np.minimum(1 - ratio, 0.0)), 0.0)
     some = matches_n[0] > 0
     log_sum: Floats = np.zeros(1)
     scores = []
@@ -202,10 +204,3 @@ def sentence_bleu(matches_n: Sequence[Ints], hypothesis_lengths: Ints, reference
         log_sum = log_sum + np.log(np.where(matched > 0, matched / total, _TINY))
         scores.append(np.where(some, penalty * np.exp(log_sum / order), 0.0))
     return scores
-
-
-def brevity_penalty(hypothesis_lengths: Ints, reference_lengths: Ints) -> Floats:
-    """1 for a hypothesis longer than its reference, exp(1 - reference / hypothesis) otherwise, 0 for an empty one."""
-    ratio = reference_lengths / np.maximum(hypothesis_lengths, 1)
-    penalty = np.exp(np.minimum(1 - ratio, 0.0))
-    return np.where(hypothesis_lengths > 0, penalty, 0.0)

@@ -217,7 +217,11 @@ def _numbers(tree: Mapping[str, Any], per_context: Mapping[str, Floats]) -> dict
     missing = [name for name in PAPER_NUMBERS if name not in numbers]
     if missing:
         raise PolyReplyError(f"expected the paper's scores, found no {', '.join(missing)}")
-    wrong = {name: value for name, value in numbers.items() if not _is_number(value)}
+    wrong = {
+        name: value
+        for name, value in numbers.items()
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float))
+    }
     for name in wrong.keys() & METRICS.keys():
         raise PolyReplyError(f"expected a number or null under {name}, found {str(wrong[name])[:40]!r}")
     for name in PAPER_NUMBERS:
@@ -225,7 +229,3 @@ def _numbers(tree: Mapping[str, Any], per_context: Mapping[str, Floats]) -> dict
         if lost:
             raise PolyReplyError(f"expected the per-context values behind {name}, found no {', '.join(lost)}")
     return {name: value for name, value in numbers.items() if name not in wrong}
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from polyreply.errors import PolyReplyError
-from polyreply.files import write_files
 from polyreply.metrics import PAPER_NUMBERS, Signature, evaluate, load_scores
 
 RESPONSES = [["hello there", "how are you?", "hello there"], ["no", "yes", ""]]
@@ -93,14 +92,6 @@ def test_a_remark_in_a_score_file_is_ignored(tmp_path):
     (tmp_path / "s.json").write_text(json.dumps(broken(remark="mine", bleu1_f=None)))
     scores = load_scores(tmp_path / "s.json")
     assert "remark" not in scores.numbers and scores["bleu1_f"] is None
-
-
-def test_several_files_are_written_together_or_not_at_all(tmp_path):
-    with pytest.raises(OSError, match="File name too long"):
-        write_files({tmp_path / "a": b"1", tmp_path / ("b" * 300): b"2"})
-    assert not list(tmp_path.iterdir())
-    write_files({tmp_path / "a": b"1", tmp_path / "new" / "b": b"2"})
-    assert [path.read_bytes() for path in (tmp_path / "a", tmp_path / "new" / "b")] == [b"1", b"2"]
 
 
 def test_signatures_read_back_and_show_their_differences():
