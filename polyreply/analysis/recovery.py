@@ -75,8 +75,8 @@ def held_out_likelihoods(model: PolyReply, data: Path, pairs: int, settings: EMS
     """NLL and log prior of a random sample of the pairs of a dialogue file, on the CPU; in nats per response."""
     corpus = TokenCorpus.build(data, model.tokenizer, model.model.config.format())
     batch = collate(corpus, held_out_ids(len(corpus), pairs), model.tokenizer.pad_token_id or 0)
-    found = e_step(model.model, Samples.of(batch, model.device), settings)
-    return Likelihoods(found.nll_NK.cpu(), found.log_prior_NK.cpu())
+    likelihoods = e_step(model.model, Samples.of(batch, model.device), settings)
+    return Likelihoods(*(part_NK.cpu() for part_NK in likelihoods))
 
 
 def held_out_ids(total: int, pairs: int) -> Ints:

@@ -120,7 +120,7 @@ class Cache:
     """A folder of results."""
 
     def __init__(self, folder: Path, notify: Notify = silent, callbacks: Sequence[Callback] = ()) -> None:
-        """`notify` is told about every task, `callbacks` follow every training."""
+        """`notify` is called when a task starts and as it progresses; `callbacks` follow every training."""
         self.folder, self.notify, self.callbacks = folder, notify, callbacks
 
     def task(

@@ -57,8 +57,8 @@ def experiment(name: str) -> Experiment:
     """The experiment of that name: `EXPERIMENT` of its module."""
     check_name(name)
     module = importlib.import_module(f"polyreply.experiments.{name.replace('-', '_')}")
-    found: Experiment = module.EXPERIMENT
-    return found
+    own: Experiment = module.EXPERIMENT
+    return own
 
 
 def check_name(name: str) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from polyreply.analysis.recovery import held_out_ids, held_out_likelihoods
 from polyreply.analysis.theorem import BoundCurve, bound_curve, posterior_error
 from polyreply.data.dialogue import Dialogue
+from polyreply.data.folder import write_dialogues
 from polyreply.data.read import read_dialogues
 from polyreply.data.smalltalk import ACTS
 from polyreply.em.posterior import posterior
@@ -28,7 +29,7 @@ from polyreply.experiments.mode_recovery import Smalltalk
 from polyreply.experiments.pictures import Line, Panel, draw_lines
 from polyreply.experiments.result import Findings, Picture
 from polyreply.experiments.score_table import seeds_note, training_notes
-from polyreply.experiments.splits import merge_contexts, write_dialogues
+from polyreply.experiments.splits import merge_contexts
 from polyreply.experiments.systems import Systems
 from polyreply.experiments.variants import EQHARD
 from polyreply.files import write_file
@@ -83,8 +84,8 @@ def _measure(trained: Task, data: Path, pairs: int, likelihood: Reduce, has_acts
     dialogues = one_each(read_dialogues(data))
     write_dialogues(out / _SAMPLES, dialogues)
     model = PolyReply.from_pretrained(trained.path / "model").to("auto")
-    found = held_out_likelihoods(model, out / _SAMPLES, pairs, EMSettings(likelihood=likelihood))
-    posterior_NK = posterior(found.nll_NK.numpy(), found.log_prior_NK.numpy())
+    likelihoods = held_out_likelihoods(model, out / _SAMPLES, pairs, EMSettings(likelihood=likelihood))
+    posterior_NK = posterior(likelihoods.nll_NK.numpy(), likelihoods.log_prior_NK.numpy())
     error_K = None
     if has_acts:
         acts_N = [dialogues[place].acts[0] for place in held_out_ids(len(dialogues), pairs)]

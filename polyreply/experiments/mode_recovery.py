@@ -2,7 +2,7 @@
 
 The corpus is generated, so the true mode of every response is known. Stage 1 learns to reply; from it each method
 trains ten adapters; all are measured on held-out pairs of two kinds. *Valid*: contexts that are not in train, with
-words and templates that are; it shows what the decoders have found. *Unseen words*: smalltalk's own valid split, whose
+words and templates that are; it shows what the decoders have learnt. *Unseen words*: smalltalk's own valid split, whose
 templates and words no training sees; there a response costs ten times as much, and which decoder it is cheapest under
 is mostly noise about those words.
 """
@@ -19,6 +19,7 @@ from polyreply.analysis.recovery import measure_recovery
 from polyreply.config import to_tree
 from polyreply.data import smalltalk
 from polyreply.data.corpora import SMALLTALK_ROWS
+from polyreply.data.folder import write_dialogues
 from polyreply.data.smalltalk import ACTS
 from polyreply.experiments.cache import Cache, Task, Work
 from polyreply.experiments.catalogue import Experiment
@@ -27,7 +28,6 @@ from polyreply.experiments.pictures import draw_shares
 from polyreply.experiments.presets import SmalltalkSettings
 from polyreply.experiments.result import Findings, Picture
 from polyreply.experiments.score_table import seeds_note
-from polyreply.experiments.splits import write_dialogues
 from polyreply.experiments.systems import Systems, relative_size, training_task
 from polyreply.files import write_file
 from polyreply.models.backbones import MiniConfig
@@ -184,7 +184,7 @@ def recover(
             trained = tasks.training(name, seed)
             share = read_usage(cache.get(trained) / "usage.json")["share"]
             runs[name].append({"seed": seed, "training_usage": share, **tasks.measured(trained)})
-    found = {}
+    measures = {}
     for kind in HELD_OUT:
         nll = plain[kind]["best_nll"]
         by_method = {
@@ -199,19 +199,19 @@ def recover(
             ]
             for name, own in runs.items()
         }
-        found[kind] = {"stage_1_nll": nll, "one_adapter_gain": nll - one[kind]["best_nll"], "methods": by_method}
-    return found
+        measures[kind] = {"stage_1_nll": nll, "one_adapter_gain": nll - one[kind]["best_nll"], "methods": by_method}
+    return measures
 
 
-def recovery_table(title: str, found: Mapping[str, Any], seeds: Sequence[int]) -> Table:
+def recovery_table(title: str, measures: Mapping[str, Any], seeds: Sequence[int]) -> Table:
     """The measures on one kind of held-out pairs, a row for each method: mean ± standard deviation over seeds."""
     rows = []
-    for name, runs in found["methods"].items():
+    for name, runs in measures["methods"].items():
         shares = (_range([run[key] for run in runs]) for key in ("training_usage", "usage"))
         rows.append([name, *shares, *(_spread([run[key] for run in runs]) for key in _MEASURES)])
     note = (
-        f"A response costs {found['stage_1_nll']:.1f} nats after stage 1; one adapter trained for the same number of "
-        f"steps gains {found['one_adapter_gain']:.2f}."
+        f"A response costs {measures['stage_1_nll']:.1f} nats after stage 1; one adapter trained for the same number "
+        f"of steps gains {measures['one_adapter_gain']:.2f}."
     )
     columns = ["method", "trained on, %", "best of, %", *_MEASURES.values()]
     return Table(title, columns, rows, [note, seeds_note(seeds)])
@@ -235,8 +235,8 @@ def _tasks(systems: Systems) -> Sequence[Task]:
 
 def _report(systems: Systems, folder: Path) -> Findings:
     sizes = systems.preset.smalltalk
-    found = recover(systems.cache, tuple(METHODS), sizes.seeds, sizes)
-    methods = found["valid"]["methods"]
+    measures = recover(systems.cache, tuple(METHODS), sizes.seeds, sizes)
+    methods = measures["valid"]["methods"]
     numbers = {
         name: {key: mean(run[key] for run in runs) for key in _MEASURES}
         | {"smallest_share": 100 * mean(min(run["training_usage"]) for run in runs)}
@@ -244,11 +244,11 @@ def _report(systems: Systems, folder: Path) -> Findings:
     }
     draw_shares({name: methods[name][0]["act_shares"] for name in _DRAWN}, ACTS, folder / "acts.png")
     return Findings(
-        [recovery_table(title, found[kind], sizes.seeds) for kind, title in HELD_OUT.items()],
+        [recovery_table(title, measures[kind], sizes.seeds) for kind, title in HELD_OUT.items()],
         [Picture("acts.png", "Share of each decoder's replies that carry each act, first seed.")],
         check(CLAIMS, numbers),
         ["This experiment is always on smalltalk, whatever `--data` names."],
-        {**found, "means": numbers},
+        {**measures, "means": numbers},
     )
 
 

@@ -24,13 +24,13 @@ from polyreply.data.clean import Language
 from polyreply.data.corpora import EMBEDDED
 from polyreply.data.detokenize import detokenize, is_tokenized
 from polyreply.data.dialogue import Dialogue
-from polyreply.data.folder import split_files
+from polyreply.data.folder import split_files, write_dialogues
 from polyreply.data.prepare import PrepareRecipe, prepare
 from polyreply.data.read import read_dialogues
 from polyreply.errors import DataError
 from polyreply.experiments.cache import Cache, Task
 from polyreply.experiments.presets import Preset
-from polyreply.files import digest, write_file, writing
+from polyreply.files import digest, write_file
 from polyreply.metrics.tokenize import TokenizerName
 
 _SEED = 5
@@ -251,13 +251,3 @@ def sample(dialogues: Sequence[Dialogue], most: int) -> list[Dialogue]:
     """At most `most` dialogues in their order, the same ones in every run."""
     chosen = np.random.default_rng(_SEED).permutation(len(dialogues))[:most]
     return [dialogues[place] for place in np.sort(chosen)]
-
-
-def write_dialogues(path: Path, dialogues: Iterable[Dialogue]) -> None:
-    """Write a dialogue file, with the acts of the responses where they are known."""
-    with writing(path) as stream:
-        for dialogue in dialogues:
-            context = dialogue.context[0] if len(dialogue.context) == 1 else list(dialogue.context)
-            acts = {"acts": list(dialogue.acts)} if dialogue.acts else {}
-            row = {"context": context, "responses": list(dialogue.responses), **acts}
-            stream.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")

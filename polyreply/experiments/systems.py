@@ -43,7 +43,7 @@ _LIMITS = ("max_new_tokens", "min_new_tokens", "no_repeat_ngram_size")
 _RELATIVE_COST = {"soft-em": 3.5, "eqsoft-em": 3.5}
 """How much longer an EM step takes if every decoder learns from every sample; less, the colder EqSoft-EM is."""
 _BALANCED = ("eqhard-em", "eqsoft-em")
-"""Methods that depend on the cost of an assignment; it is no input of the others."""
+"""Methods that depend on the cost of an assignment; the others ignore it."""
 _SEVERAL_REFERENCES = 1.5
 """Mean references per context from which on several responses to a context were collected."""
 _MINI_WEIGHTS, _T5_SMALL_WEIGHTS = 4.1e6, 60e6

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import runs
@@ -19,6 +20,8 @@ from polyreply.experiments.splits import prepare_task
 from polyreply.experiments.systems import Systems, training_task
 from polyreply.experiments.table_architecture import ADAPTER, DECODER
 from polyreply.experiments.variants import BEAM, EM, EQHARD, EQSOFT, HARD, HARD_AUTHORS, annealing
+
+DOCUMENTATION = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +71,14 @@ def test_every_experiment_of_every_preset_can_be_planned_without_computing_anyth
         plan = plan_for(systems, [name])
         assert plan.missing and plan.seconds > 0 and "roughly" in [*plan.lines()][-1]
     assert not (tmp_path / "out").exists()
+
+
+def test_the_table_of_the_documentation_can_be_planned(data):
+    [example] = [block for block in DOCUMENTATION.split("```python\n") if "EXPERIMENT" in block]
+    names: dict = {}
+    exec(example.partition("```")[0], names)
+    tasks = names["EXPERIMENT"].tasks(planned(data))
+    assert tasks[0].label == "scores-mle-beam" and callable(names["EXPERIMENT"].report)
 
 
 def test_data_and_trainings_are_tasks(tmp_path, monkeypatch):
