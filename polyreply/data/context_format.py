@@ -1,4 +1,4 @@
-"""How a context and a response become tokens: one description for training, replying and serving.
+"""How a context and a response become tokens: one description for training and replying.
 
 A context is its turns between fixed pieces, the scaffold: prefix, separators and special tokens, or what a
 chat template writes around the messages. Each turn is tokenised on its own, so what a person typed can never
