@@ -251,7 +251,8 @@ def _repeated_chars(texts: pa.Array, settings: CleanSettings, language: Language
 
 
 def _repeated_words(texts: pa.Array, settings: CleanSettings, language: Language) -> Bools:
-    words = pc.utf8_split_whitespace(pc.utf8_lower(_replace(texts, r"[^\p{L}\p{N}\s]+", " ")))
+    plain = pc.utf8_trim_whitespace(pc.utf8_lower(_replace(texts, r"[^\p{L}\p{N}\s]+", " ")))
+    words = pc.utf8_split_whitespace(plain)  # trimmed: Arrow now and then fails to split at white space at the end
     codes = words.flatten().dictionary_encode().indices.to_numpy(zero_copy_only=False)
     owner = np.repeat(np.arange(len(texts)), pc.list_value_length(words).to_numpy(zero_copy_only=False))
     return _has_run(codes, owner, len(texts), settings.max_repeated_words)
