@@ -9,7 +9,8 @@ A type decides three things: at which sites it is inserted (`build`), what the a
 (`branch`), and how that is combined with the site's output (`join`). Two shapes fit: an adapter on the output of a
 sublayer (`reads = "output"`, as `bottleneck`), and one next to a linear layer, computed from the layer's input
 (`reads = "input"`, as low-rank adaptation). The rest is common: a forward hook on the site looks up the rows of the
-current batch in the model's `Router` and applies every row's own adapter.
+current batch in the model's `Router` and applies every row's own adapter. So a site has to compute one output for each
+row: the keys and values of cross-attention, which exist once per context, cannot be sites.
 
 Legend: R rows (sorted by decoder), T tokens, D model size, H inner size, K decoders, A neighbouring decoders, X rows
 times tokens of each of them.
@@ -80,6 +81,11 @@ class Adapter(nn.Module, ABC):
         source: Tensor = whole if self.reads == "output" else arguments[0]
         if isinstance(rows, OneDecoder):
             adapted = self._one(rows, whole, source)
+        elif len(whole) != len(rows):
+            raise PolyReplyError(
+                f"expected one output of {type(site).__name__} for each of {len(rows)} rows, found {len(whole)}: it is "
+                "computed once per context, so an adapter cannot be there; choose another site"
+            )
         else:
             adapted = RoutedAdapter(self, rows)(whole, source)
         return (adapted, *output[1:]) if isinstance(output, tuple) else adapted
