@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from polyreply.config import as_overrides, load_recipe, to_tree
+from polyreply.decoding.generate import GenerationOptions
 from polyreply.em.settings import EMSettings
 from polyreply.errors import DivergedError, PolyReplyError
 from polyreply.experiments.cache import Cache, Task, Work
@@ -38,8 +39,6 @@ _RESPONSES, _SCORES = "responses.jsonl", "scores.json"
 _CASE: CaseName = "lower"
 _SAMPLING = ("nucleus", "mbr")
 """Ways to decode that draw random numbers."""
-_LIMITS = ("max_new_tokens", "min_new_tokens", "no_repeat_ngram_size")
-"""Settings of the preset that apply to the replies of every system."""
 _RELATIVE_COST = {"soft-em": 3.5, "eqsoft-em": 3.5}
 """How much longer an EM step takes if every decoder learns from every sample; less, the colder EqSoft-EM is."""
 _BALANCED = ("eqhard-em", "eqsoft-em")
@@ -108,9 +107,14 @@ class Systems:
             "seeds": list(self.preset.seeds if seeds is None else seeds),
         }
 
-    def limits(self) -> dict[str, int]:
+    def limits(self) -> GenerationOptions:
         """How long replies may be and must be, and what they must not repeat; the same for every system."""
-        return {name: getattr(self.preset, name) for name in _LIMITS}
+        preset = self.preset
+        return {
+            "max_new_tokens": preset.max_new_tokens,
+            "min_new_tokens": preset.min_new_tokens,
+            "no_repeat_ngram_size": preset.no_repeat_ngram_size,
+        }
 
     def seeds(self, variant: Variant) -> tuple[int, ...]:
         """The seeds of a variant: just one if nothing about it is random but stage 1, which all share."""

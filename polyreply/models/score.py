@@ -100,7 +100,7 @@ def nll_NK(
         rows = Rows.grid(len(part), chosen, device=index.device)
         mask_RT, target_RT = part.response_mask_NT[rows.context_R], part.response_NT[rows.context_R]
         with packed(model, [model.backbone.get_output_embeddings()]):
-            nll_RT = token_nll(model, memory, rows, target_RT, mask_RT, limits=limits)
+            nll_RT = token_nll(model, memory, rows, target_RT, mask_RT, lean=True, limits=limits)
         result[index] = _reduce(nll_RT, mask_RT, reduce).view(len(chosen), -1).T
     return result
 
@@ -113,14 +113,18 @@ def token_nll(
     mask_RT: Tensor,
     *,
     adapters: bool = True,
+    lean: bool = False,
     limits: Limits | None = None,
 ) -> Tensor:
-    """NLL of each token of each row's response, (R, T), zero where the mask is; without gradients."""
+    """NLL of each token of each row's response, (R, T), zero where the mask is false; without gradients.
+
+    `lean` writes no log-probabilities of the vocabulary, which is faster; the last digits differ.
+    """
     states_RTD = model.states(model.shift(target_RT, rows, memory), rows, memory, adapters=adapters)
     states_PD, target_P = states_RTD[mask_RT], target_RT[mask_RT]
     nll_P = torch.zeros(len(states_PD), dtype=_wide_type(states_PD.dtype), device=states_PD.device)
     for piece, segments in _pieces(model, rows, mask_RT, limits or Limits()):
-        nll_P[piece] = _nll(model.logits(states_PD[piece], segments), target_P[piece])
+        nll_P[piece] = _nll(model.logits(states_PD[piece], segments), target_P[piece], lean=lean)
     return _scatter(nll_P, mask_RT)
 
 
@@ -202,13 +206,13 @@ def _backward_rows(
     return _reduce(_scatter(nll_P, mask_RT), mask_RT, reduce)
 
 
-def _nll(logits_PV: Tensor, target_P: Tensor) -> Tensor:
+def _nll(logits_PV: Tensor, target_P: Tensor, *, lean: bool = False) -> Tensor:
     """−log p of each target, in float32 or better.
 
-    Cross-entropy keeps log-probabilities of the whole vocabulary, which a backward pass needs; without one, the
-    log-sum-exp alone reads the logits once and writes nothing of their size.
+    Cross-entropy writes log-probabilities of the whole vocabulary, which a backward pass needs. The lean form, the
+    log-sum-exp minus the target's logit, reads the logits once and writes nothing of their size.
     """
-    if torch.is_grad_enabled():
+    if not lean:
         return torch.nn.functional.cross_entropy(wide(logits_PV), target_P, reduction="none")
     return torch.logsumexp(wide(logits_PV), -1) - wide(logits_PV.gather(1, target_P[:, None])[:, 0])
 
