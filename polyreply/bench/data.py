@@ -1,6 +1,6 @@
 """`polyreply bench data`: what `prepare` costs at 100 000 and 1 000 000 rows, and whether it finds what was planted.
 
-Each measurement runs the real command in a process of its own, whose peak memory the operating system reports.
+Each measurement runs the real command in its own process, whose peak memory the operating system reports.
 """
 
 import json
@@ -19,7 +19,7 @@ from polyreply.progress import Notify
 
 
 @dataclass(frozen=True)
-class Corpus:
+class BenchCorpus:
     """A kind of benchmark text and the settings `prepare` needs for it."""
 
     name: str
@@ -27,17 +27,17 @@ class Corpus:
     settings: tuple[str, ...] = ()
 
 
-CORPORA = (
-    Corpus("natural", write_natural),
+BENCH_CORPORA = (
+    BenchCorpus("natural", write_natural),
     # Templates resemble each other by nature, so only exact duplicates are looked for.
-    Corpus("smalltalk", write_smalltalk, ("--set", "overlap.near=false")),
+    BenchCorpus("smalltalk", write_smalltalk, ("--set", "overlap.near=false")),
 )
 
 
 def bench_data(rows: int, notify: Notify) -> dict[str, Any]:
     """Figures for each corpus at a tenth of `rows` and at `rows`, under stable names."""
     figures: dict[str, Any] = {"data.rows": rows}
-    steps = [(corpus, size) for corpus in CORPORA for size in (rows // 10, rows)]
+    steps = [(corpus, size) for corpus in BENCH_CORPORA for size in (rows // 10, rows)]
     seconds: dict[tuple[str, int], float] = {}
     for step, (corpus, size) in enumerate(steps):
         notify(f"{corpus.name}, {size} rows", step / len(steps))
@@ -45,12 +45,12 @@ def bench_data(rows: int, notify: Notify) -> dict[str, Any]:
         seconds[corpus.name, size] = measured["seconds"]
         label = "small" if size < rows else "large"
         figures |= {f"data.{corpus.name}.{label}.{name}": value for name, value in measured.items()}
-    for corpus in CORPORA:
+    for corpus in BENCH_CORPORA:
         figures[f"data.{corpus.name}.growth"] = seconds[corpus.name, rows] / seconds[corpus.name, rows // 10]
     return figures
 
 
-def _measure(corpus: Corpus, rows: int) -> dict[str, float]:
+def _measure(corpus: BenchCorpus, rows: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="polyreply-bench-") as scratch:
         raw, out = Path(scratch) / "raw", Path(scratch) / "out"
         raw.mkdir()

@@ -35,12 +35,12 @@ class Planted:
 
 
 def held_out_size(rows: int) -> int:
-    """Rows of valid, and of test, beside `rows` of train: the default of `prepare`."""
+    """Rows of valid, and of test, for `rows` of train: as many as `prepare` draws by default."""
     return min(rows // 20, 10_000)
 
 
 def write_natural(folder: Path, rows: int, seed: int = 0) -> Planted:
-    """Writes train/valid/test with exact duplicates inside train and near-duplicates of the others in train."""
+    """Write train/valid/test with exact duplicates inside train and near-duplicates of the others in train."""
     rng = np.random.default_rng(seed)
     sizes = {"valid": held_out_size(rows), "test": held_out_size(rows)}
     held_out = {split: list(natural_pairs(size, rng)) for split, size in sizes.items()}
@@ -54,7 +54,7 @@ def write_natural(folder: Path, rows: int, seed: int = 0) -> Planted:
 
 
 def write_smalltalk(folder: Path, rows: int, seed: int = 0) -> Planted:
-    """Writes train/valid/test of smalltalk with exact duplicates inside train."""
+    """Write train/valid/test of smalltalk with exact duplicates inside train."""
     planted = rows // 100
     _write(folder / "train.jsonl.gz", _with_repeats(_smalltalk_pairs("train", rows - planted, seed), planted))
     for split in ("valid", "test"):

@@ -31,7 +31,7 @@ class ContextFormat:
     """Text before the first turn, tokenised on its own, never cut; in a chat template, the system message."""
     chat_template: bool = False
     """Frame the turns with the tokenizer's chat template, as messages of user and assistant in turn, the last
-    one the user's. A template that insists on a user's message first loses an assistant's turn before it."""
+    one the user's. If a template requires a user's message first, an assistant's turn before it is lost."""
     max_context_tokens: int = 256
     """Most tokens of a context, all included. The oldest turns are dropped, whole; when the last turn alone
     is too long, its oldest tokens are."""
@@ -111,7 +111,7 @@ class _Frame:
         self._check_room(format.max_context_tokens)
 
     def fit(self, turns: list[list[int]], limit: int) -> tuple[Ids, bool, bool]:
-        """Frame as many of the last turns as fit; say whether turns were lost and whether one was cut."""
+        """Frame the last turns that fit; also return whether turns were lost and whether one was cut."""
         num_kept = next((n for n in range(len(turns), 1, -1) if self._fits(turns[-n:], limit)), 1)
         scaffold, kept = self._scaffold(num_kept), turns[-num_kept:]
         room = limit - sum(map(len, scaffold))
@@ -134,7 +134,7 @@ class _Frame:
             )
 
     def _scaffold(self, num_turns: int) -> list[list[int]]:
-        """Give the pieces for so many turns; none if the chat template refuses an assistant's turn first."""
+        """Give the pieces for a number of turns; none if the chat template refuses an assistant's turn first."""
         if num_turns not in self._scaffolds:
             if self._format.chat_template:
                 self._scaffolds[num_turns] = self._chat_pieces(num_turns)
@@ -169,7 +169,7 @@ class _Frame:
         return ids
 
     def _chat_pieces(self, num_turns: int) -> list[list[int]]:
-        """Render the template around marks that stand for turns, and encode what it writes between them."""
+        """Render the template around a mark for each turn, and encode what it writes between the marks."""
         marks = [f"\ue000{i}\ue001" for i in range(num_turns)]
         roles = [("user", "assistant")[(num_turns - 1 - i) % 2] for i in range(num_turns)]
         messages = [{"role": role, "content": mark} for role, mark in zip(roles, marks, strict=True)]
@@ -215,7 +215,7 @@ def _encode_texts(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], co
 
 
 def _call(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], special: bool = False) -> list[list[int]]:
-    """Encode texts whole, whatever truncation or padding the tokenizer's file or its last caller set."""
+    """Encode whole texts, whatever truncation or padding the tokenizer's file or its last caller set."""
     if not texts:
         return []
     options: dict[str, Any] = {"padding": False, "truncation": False, "split_special_tokens": False}

@@ -122,13 +122,17 @@ def _prepare(
     database: PairDatabase, sources: list[Source], out: Path, recipe: PrepareRecipe, notify: Notify
 ) -> dict[str, Any]:
     """The steps, in order; what each of them did goes into the report."""
+    near = recipe.overlap.near and not all(source.templated for source in sources)
+    is_split = sources[0].split is not None and recipe.overlap.mode != "resplit"
+    templated = next((source.name for source in sources if source.templated), None)
+    if templated and not is_split:
+        raise DataError(f"the splits of {templated} are fixed, because they differ by template; omit resplit")
     read = _read(database, sources, recipe, notify)
     notify("splitting", 0.0)
-    near = recipe.overlap.near and not all(source.templated for source in sources)
-    if sources[0].split is None or recipe.overlap.mode == "resplit":
+    if not is_split:
         if recipe.group and read["read"]["conversations"] == 0:
             database.merge_contexts()
-        _split(database, sources, recipe, near, notify)
+        _split(database, recipe, near, notify)
     splits = {source.split for source in sources if source.split} | set(database.splits())
     dropped, examples = database.drop_duplicates() if recipe.clean.duplicates else (0, [])
     overlap = _remove_overlap(database, recipe.overlap, near, notify)
@@ -170,11 +174,8 @@ def _read(database: PairDatabase, sources: list[Source], recipe: PrepareRecipe, 
     }
 
 
-def _split(database: PairDatabase, sources: list[Source], recipe: PrepareRecipe, near: bool, notify: Notify) -> None:
+def _split(database: PairDatabase, recipe: PrepareRecipe, near: bool, notify: Notify) -> None:
     """Draw valid and test by dialogue; with `resplit`, near-duplicate dialogues stay together."""
-    for source in sources:
-        if source.templated:
-            raise DataError(f"the splits of {source.name} are fixed, because they differ by template; omit resplit")
     total = database.count("SELECT count(*) FROM dialogues")
     shares: dict[Split, float] = {"valid": recipe.split.valid, "test": recipe.split.test}
     sizes = {

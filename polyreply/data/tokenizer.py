@@ -23,7 +23,7 @@ PAD, EOS, UNK, TURN = SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>", "<turn>")
 
 BYTE_PIECES = [f"<0x{byte:02X}>" for byte in range(256)]
 PUNCTUATION = r"▁?[^\w\s'’▁]+"
-"""A run of punctuation is a word of its own; an apostrophe stays inside its word."""
+"""A run of punctuation is a separate word; an apostrophe stays inside its word."""
 MARK = "ꙮ"
 """A letter that hardly any text has; where a text has it, it becomes bytes."""
 

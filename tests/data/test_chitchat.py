@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from polyreply.data import chitchat
-from polyreply.data.prepare import prepare
+from polyreply.data.prepare import OverlapSettings, PrepareRecipe, prepare
 from polyreply.data.read import read_dialogues
 from polyreply.errors import MissingExtraError
 
@@ -25,13 +25,21 @@ def test_what_one_person_sends_in_a_row_is_one_turn():
 
 
 def test_it_is_prepared_clean_and_without_overlap(tmp_path):
-    report = prepare(["chitchat"], tmp_path / "out")
+    exact_only = PrepareRecipe(overlap=OverlapSettings(near=False))
+    report = prepare(["chitchat"], tmp_path / "out", exact_only)
     assert report["bad_rows"]["count"] == 0
     assert report["splits"]["train"]["pairs"] > 100_000
     assert all(c[what]["found"] == 0 for c in report["overlap"]["after"].values() for what in ("pairs", "contexts"))
     first = next(read_dialogues(tmp_path / "out/train.jsonl.gz"))
     assert first.context and first.responses
     assert json.loads((tmp_path / "out/report.json").read_text())["inputs"] == ["chitchat"]
+
+
+@pytest.mark.slow
+def test_it_has_the_documented_size(tmp_path):
+    report = prepare("chitchat", tmp_path / "out")
+    pairs = {split: numbers["pairs"] for split, numbers in report["splits"].items()}
+    assert pairs == {"train": 109_450, "valid": 6_703, "test": 5_710}
 
 
 def test_without_the_package_the_error_says_how_to_get_it(monkeypatch):

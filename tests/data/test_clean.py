@@ -111,7 +111,7 @@ def test_no_rule_is_forgotten():
     "text, kept",
     [("Go to Acme now", False), ("the ACME?", False), ("acmes", True), ("big  red box", False), ("big box", True)],
 )
-def test_words_of_ones_own_are_dropped_whole_and_in_any_case(text, kept):
+def test_listed_words_are_dropped_whole_and_in_any_case(text, kept):
     assert (run(text, **OFF, words=("acme", "big red", "a+b")) == text) == kept
     assert list(CleanSettings(words=(" ",)).problems())
 

@@ -46,7 +46,7 @@ def dialogue_file(tmp_path):
 
 
 def build_counting(path, tokenizer, format=FORMAT, cache_dir=None):
-    """Build, and say whether the tokenizer was asked for anything."""
+    """Build, and return whether the tokenizer was called."""
     asked = []
 
     class Counting(type(tokenizer)):
@@ -154,7 +154,7 @@ def test_another_file_of_the_same_size_and_time_is_not_confused(tokenizer, dialo
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_a_changed_format_builds_anew(dialogue_file, tmp_path, change):
+def test_a_changed_format_is_built_again(dialogue_file, tmp_path, change):
     chatty = make_tokenizer()
     chatty.chat_template = "{% for m in messages %}{{ m['role'] + m['content'] }}{% endfor %}"
     build_counting(dialogue_file, chatty, cache_dir=tmp_path / "cache")
@@ -163,7 +163,7 @@ def test_a_changed_format_builds_anew(dialogue_file, tmp_path, change):
     assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
-def test_a_changed_tokenizer_builds_anew(tokenizer, dialogue_file, tmp_path):
+def test_a_changed_tokenizer_is_built_again(tokenizer, dialogue_file, tmp_path):
     build_counting(dialogue_file, tokenizer, cache_dir=tmp_path / "cache")
     _, asked = build_counting(dialogue_file, make_tokenizer("quince jelly, quince"), cache_dir=tmp_path / "cache")
     assert asked

@@ -331,7 +331,7 @@ def test_a_context_without_turns_is_refused(tokenizer):
 
 
 def test_nothing_heavy_is_imported_with_the_modules():
-    names = "batches", "context_format", "token_corpus", "tokenizer"
+    names = "batches", "context_format", "folder", "prepare", "token_corpus", "tokenizer"
     code = "import sys; " + "".join(f"import polyreply.data.{name}; " for name in names)
     code += "sys.exit(bool({'torch', 'transformers', 'tokenizers'} & set(sys.modules)))"
     root = Path(__file__).parents[2]
