@@ -1,6 +1,6 @@
 """The paper's theorem on held-out samples: its two known terms as data grows, and all three where the modes are known.
 
-The theorem (`polyreply.em.usage_bound`) bounds how far the mean posterior of a decoder is from 1/K by a Hoeffding term
+The theorem (`polyreply.em.posterior`) bounds how far the mean posterior of a decoder is from 1/K by a Hoeffding term
 and the posterior's own error. Here data sets of growing size are drawn from held-out samples, and both sides are
 compared.
 
@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from polyreply.arrays import Floats
-from polyreply.em.usage_bound import deviation, hoeffding
+from polyreply.em.posterior import deviation, hoeffding
 
 _SEED = 3
 

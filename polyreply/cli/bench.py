@@ -57,7 +57,8 @@ def _benchmark(title: str) -> Callable[[Work], Work]:
 
 
 def _run(names: list[str], as_json: bool, options: dict[str, Any]) -> None:
-    from polyreply.cli.display import print_json, print_table, progress_bar
+    from polyreply.cli.display import print_json, print_table
+    from polyreply.progress import progress_bar
 
     figures: dict[str, Figures] = {}
     for name in names:

@@ -44,10 +44,10 @@ def compare(
       polyreply compare scores/*.json --format latex --output table.tex --plot quality.png
     """
     from polyreply import metrics
-    from polyreply.cli.display import progress_bar
     from polyreply.files import write_files
     from polyreply.metrics.significance import TestName
     from polyreply.plots import missing_letters
+    from polyreply.progress import progress_bar
 
     form = _format("json" if as_json else format, output)
     _check_outputs(output, plot, overwrite)

@@ -26,8 +26,9 @@ def demo(
       polyreply demo
       polyreply demo --out runs/first
     """
-    from polyreply.cli.display import print_json, progress_bar
+    from polyreply.cli.display import print_json
     from polyreply.demo import run_demo
+    from polyreply.progress import progress_bar
     from polyreply.training.view import TrainingView
 
     with progress_bar() as notify:

@@ -1,4 +1,4 @@
-"""What the verbs share on the screen: progress on standard error, tables and JSON on standard output."""
+"""What the commands share: tables and JSON on standard output, and one error line for several processes."""
 
 import signal
 import time
@@ -8,16 +8,8 @@ from typing import Any
 
 import typer
 
-_interrupted = False
 _LET_SPEAK = 1.0
 """Seconds that a process waits before it ends with an error that the main one reports: a launcher then stops all."""
-
-
-def interrupt(number: int, frame: object) -> None:
-    """Answers Ctrl-C. Python loses an exception raised inside a finaliser, so the next progress raises it again."""
-    global _interrupted
-    _interrupted = True
-    raise KeyboardInterrupt
 
 
 @contextmanager
@@ -37,31 +29,8 @@ def one_voice(is_common: Callable[[Exception], bool]) -> Iterator[None]:
         raise
 
 
-@contextmanager
-def progress_bar() -> Iterator[Callable[[str, float], None]]:
-    """A progress bar that the work calls with the name of its stage and the share done."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("starting", total=1.0)
-
-        def notify(stage: str, share: float) -> None:
-            if _interrupted:
-                raise KeyboardInterrupt
-            progress.update(task, description=stage, completed=share)
-
-        yield notify
-
-
 def print_json(value: Any) -> None:
-    """Prints a value as JSON, for programs."""
+    """Print a value as JSON, for programs."""
     import json
 
     typer.echo(json.dumps(value, ensure_ascii=False, indent=2))

@@ -43,10 +43,11 @@ def evaluate(
       polyreply evaluate responses.jsonl -r weibo.jsonl --tokenizer characters --json
     """
     from polyreply import metrics
-    from polyreply.cli.display import print_json, progress_bar
+    from polyreply.cli.display import print_json
     from polyreply.files import check_new_file
     from polyreply.metrics.response_files import join_files
     from polyreply.metrics.tokenize import CaseName, TokenizerName, tokenizer_named
+    from polyreply.progress import progress_bar
 
     tokenizer_named(tokenizer, case)  # fails before the files are read
     if output is not None:

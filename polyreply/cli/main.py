@@ -13,8 +13,7 @@ from typing import Annotated
 
 import typer
 
-from polyreply import __version__
-from polyreply.cli import display
+from polyreply import __version__, progress
 from polyreply.errors import PolyReplyError
 
 COMMANDS = ("bench", "compare", "demo", "evaluate", "prepare", "reply", "reproduce", "tokenize", "train")
@@ -69,7 +68,7 @@ _register_commands()
 def run() -> None:
     """Run the command line; a user's mistake becomes one line on standard error and exit status 2."""
     signal.signal(signal.SIGTERM, _terminate)
-    signal.signal(signal.SIGINT, display.interrupt)
+    signal.signal(signal.SIGINT, progress.interrupt)
     try:
         app()
     except SystemExit as end:

@@ -50,10 +50,11 @@ def prepare(
       polyreply prepare weibo.csv --out data/weibo --language zh --group
       polyreply prepare raw.jsonl --out data/raw --set clean.max_words=40 --set clean.urls=false
     """
-    from polyreply.cli.display import print_json, progress_bar
+    from polyreply.cli.display import print_json
     from polyreply.config import load_recipe
     from polyreply.data.prepare import PrepareRecipe
     from polyreply.data.prepare import prepare as run
+    from polyreply.progress import progress_bar
 
     flags = {
         "language": language,

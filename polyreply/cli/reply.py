@@ -147,7 +147,7 @@ def _load(name: str, device: str, dtype: str | None, *, show: bool = True) -> "P
 
 def _progress(show: bool) -> AbstractContextManager[Notify]:
     """A progress bar; of several processes only the main one shows it."""
-    from polyreply.cli.display import progress_bar
+    from polyreply.progress import progress_bar
 
     return progress_bar() if show else nullcontext(silent)
 

@@ -34,9 +34,10 @@ def tokenize(
       polyreply tokenize data/chitchat --tokenizer google-t5/t5-small
       polyreply tokenize data/chitchat --tokenizer runs/tokenizer --max-tokens 8192 --json
     """
-    from polyreply.cli.display import print_json, print_table, progress_bar
+    from polyreply.cli.display import print_json, print_table
     from polyreply.data.context_format import ContextFormat
     from polyreply.data.token_corpus import token_report
+    from polyreply.progress import progress_bar
 
     format = ContextFormat(max_context_tokens=max_context_tokens, max_response_tokens=max_response_tokens)
     with progress_bar() as notify:

@@ -26,8 +26,8 @@ from polyreply.em.assign import Assignment, Evidence, assign
 from polyreply.em.e_step import Likelihoods, e_step
 from polyreply.em.m_step import m_step
 from polyreply.em.optimizer import DecoderOptimizer, learning_rate_at
+from polyreply.em.posterior import UsageBound
 from polyreply.em.settings import MLE, EMSettings
-from polyreply.em.usage_bound import UsageBound
 from polyreply.errors import DivergedError
 from polyreply.models.model import PolyReplyModel
 from polyreply.models.score import Limits, Samples

@@ -16,7 +16,7 @@ from polyreply.experiments.systems import Systems
 from polyreply.experiments.variants import Variant
 from polyreply.tables import Row, Table
 from polyreply.training.run_log import read
-from polyreply.training.usage_plots import plot_assignment
+from polyreply.training.usage import plot_assignment
 
 _COLUMNS = {
     "smallest": "smallest share, %",

@@ -11,9 +11,8 @@ from polyreply.em.settings import MLE
 from polyreply.models.card import CardFacts
 from polyreply.plots import can_plot
 from polyreply.reply import PolyReply
-from polyreply.training import usage_plots
 from polyreply.training.recipe import TrainRecipe
-from polyreply.training.usage import UsageStatistics, write_usage
+from polyreply.training.usage import UsageStatistics, plot_assignment, plot_usage, write_usage
 
 _EXAMPLES = 3
 """Validation contexts whose replies the model card shows."""
@@ -36,8 +35,8 @@ def write_results(
     summary = usage.summary(recipe.method)
     write_usage(folder / "usage.json", summary)
     if can_plot():
-        usage_plots.plot_usage(summary, folder / "usage.png")
-        usage_plots.plot_assignment({recipe.method: summary}, folder / "assignment.png")
+        plot_usage(summary, folder / "usage.png")
+        plot_assignment({recipe.method: summary}, folder / "assignment.png")
 
 
 def tracker_values(record: StepRecord) -> dict[str, float]:

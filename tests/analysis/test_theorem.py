@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from polyreply.analysis.theorem import bound_curve, match_modes, posterior_error
-from polyreply.em.usage_bound import hoeffding
+from polyreply.em.posterior import hoeffding
 
 
 def test_decoders_are_matched_to_modes_and_the_bound_holds():

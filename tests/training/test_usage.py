@@ -7,7 +7,7 @@ import pytest
 
 from polyreply.em.em_step import StepRecord
 from polyreply.errors import PolyReplyError
-from polyreply.training import usage_plots
+from polyreply.training import usage
 from polyreply.training.usage import UsageStatistics, read_usage, write_usage
 
 K = 3
@@ -123,8 +123,8 @@ def test_other_files_are_refused_in_one_line(tmp_path, text, message):
 def test_plots_are_drawn_the_same_each_time(tmp_path):
     hard, soft = counted(history(60)[1]).summary("hard-em"), counted(history(9, 1)[1]).summary("soft-em")
     for name in ("one.png", "two.png"):
-        usage_plots.plot_usage(hard, tmp_path / f"usage-{name}")
-        usage_plots.plot_assignment({"hard-em": hard, "soft-em": soft}, tmp_path / f"assignment-{name}")
+        usage.plot_usage(hard, tmp_path / f"usage-{name}")
+        usage.plot_assignment({"hard-em": hard, "soft-em": soft}, tmp_path / f"assignment-{name}")
     for kind in ("usage", "assignment"):
         first, second = ((tmp_path / f"{kind}-{name}").read_bytes() for name in ("one.png", "two.png"))
         assert first == second and first.startswith(b"\x89PNG")
@@ -132,17 +132,17 @@ def test_plots_are_drawn_the_same_each_time(tmp_path):
 
 def test_smoothing_keeps_the_length_and_averages_around_each_point():
     values = np.array([[0.0], [3.0], [6.0], [3.0]])
-    assert usage_plots._smooth(values, 3).ravel().tolist() == [1.5, 3.0, 4.0, 4.5]
-    assert usage_plots._smooth(values, 1).tolist() == values.tolist()
+    assert usage._smooth(values, 3).ravel().tolist() == [1.5, 3.0, 4.0, 4.5]
+    assert usage._smooth(values, 1).tolist() == values.tolist()
 
 
 def test_the_deviation_is_over_steps_unless_every_run_knows_it_over_samples():
     known = counted(history(5)[1]).summary("")
     unknown = {**known, "sample_std": None}
-    assert usage_plots._deviation_over({"a": known, "b": known}) == "samples"
-    assert usage_plots._deviation_over({"a": known, "b": unknown}) == "steps"
+    assert usage._deviation_over({"a": known, "b": known}) == "samples"
+    assert usage._deviation_over({"a": known, "b": unknown}) == "steps"
     for over, mean, std in (("samples", "share", "sample_std"), ("steps", "step_mean", "step_std")):
-        found_mean, found_std = usage_plots._mean_and_std(known, over)
+        found_mean, found_std = usage._mean_and_std(known, over)
         assert (found_mean / 100).tolist() == pytest.approx(known[mean])
         assert (found_std / 100).tolist() == pytest.approx(known[std])
 
@@ -150,12 +150,12 @@ def test_the_deviation_is_over_steps_unless_every_run_knows_it_over_samples():
 def test_nothing_to_draw_is_said(tmp_path):
     empty = UsageStatistics(K).summary("mle")
     with pytest.raises(PolyReplyError, match="found none"):
-        usage_plots.plot_usage(empty, tmp_path / "a.png")
+        usage.plot_usage(empty, tmp_path / "a.png")
     with pytest.raises(PolyReplyError, match="at least one step"):
-        usage_plots.plot_assignment({"mle": empty}, tmp_path / "a.png")
+        usage.plot_assignment({"mle": empty}, tmp_path / "a.png")
 
 
 def test_without_matplotlib_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(PolyReplyError, match=r"pip install 'polyreply\[demo\]'"):
-        usage_plots.plot_usage(counted(history(5)[1]).summary(""), tmp_path / "a.png")
+        usage.plot_usage(counted(history(5)[1]).summary(""), tmp_path / "a.png")

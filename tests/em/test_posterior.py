@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from polyreply.em.usage_bound import UsageBound, deviation, hoeffding
+from polyreply.em.posterior import UsageBound, deviation, hoeffding
 from polyreply.errors import PolyReplyError
 
 
