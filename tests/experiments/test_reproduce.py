@@ -147,7 +147,8 @@ def test_every_experiment_runs(name, data, tmp_path_factory):
     out = tmp_path_factory.getbasetemp() / "all"
     request = Request(str(data), "smoke", out, ("seeds=[0]", "second_seeds=[]"))
     result, files = reproduce(name, request, open_systems(request))
-    assert result.findings.tables and all(map(_is_full, files)) and load_result(files[0]) == result
+    assert result.findings.tables and all(map(_is_full, files))
+    assert load_result(files[0]).findings.tables == result.findings.tables
 
 
 def test_every_name_has_its_module_and_a_wrong_one_a_hint():
