@@ -27,7 +27,7 @@ def test_the_folder_is_complete_and_nothing_more(tmp_path):
     assert names == {"config.json", "generation_config.json", "model.safetensors", "README.md", *tokenizer_files}
 
 
-def test_a_folder_is_replaced_only_when_it_is_ours_and_told_to(tmp_path):
+def test_overwrite_replaces_a_model_folder_and_nothing_else(tmp_path):
     made = pair(max_new_tokens=3)
     pair().save_pretrained(tmp_path)
     with pytest.raises(PolyReplyError, match="not empty"):
@@ -62,7 +62,7 @@ def test_a_list_is_a_batch_and_a_tuple_is_one_context():
 
 
 @pytest.mark.parametrize("context", ["", "  ", (), ("a", ""), 3, [""], [["a", "b"]]], ids=repr)
-def test_what_is_no_context_is_refused(context):
+def test_anything_but_a_context_is_refused(context):
     with pytest.raises(PolyReplyError, match="expected a text, a tuple of turns or a Dialogue"):
         pair().reply(context)
 
@@ -99,7 +99,7 @@ def test_options_go_on_top_of_the_generation_config():
     ],
     ids=str,
 )
-def test_an_option_that_cannot_be_is_refused(options, message):
+def test_options_without_effect_or_out_of_range_are_refused(options, message):
     with pytest.raises(PolyReplyError) as caught:
         pair().reply(MESSAGE, **options)
     assert message in str(caught.value) and "\n" not in str(caught.value)

@@ -1,5 +1,6 @@
-"""`polyreply reply --input` in several processes: the same bytes as from one, also after a kill."""
+"""Replies to a file: resumed after an interrupt, and shared by several processes with the same result."""
 
+import gzip
 import json
 import multiprocessing
 import os
@@ -19,9 +20,20 @@ from safetensors.torch import load_file, save_file
 
 from polyreply.cli import main
 from polyreply.cli.reply import reply
+from polyreply.data.read import read_dialogues
 from polyreply.distributed import Processes, connected
 from polyreply.errors import PolyReplyError
-from polyreply.reply_file import Job, _rows, _settings, batch_line, open_part, part_path, part_paths, reply_to_file
+from polyreply.reply_file import (
+    Job,
+    Parts,
+    _rows,
+    _settings,
+    batch_line,
+    open_part,
+    part_path,
+    part_paths,
+    reply_to_file,
+)
 
 
 @pytest.fixture
@@ -80,6 +92,146 @@ def until_written(*parts, seconds=60):
         time.sleep(0.02)
 
 
+# One process.
+
+
+@pytest.fixture
+def dialogues(tmp_path, write_rows):
+    rows = [{"context": f"{text} {n}", "response": "x"} for n in range(3) for text in SENTENCES[:3]]
+    rows[4]["context"] = ["How are you?", "Fine. And you?"]
+    return write_rows(tmp_path / "in.jsonl", rows), [row["context"] for row in rows]
+
+
+def rows_of(path):
+    data = path.read_bytes()
+    return [json.loads(line) for line in (gzip.decompress(data) if path.suffix == ".gz" else data).splitlines()]
+
+
+class Stopped(Exception):
+    pass
+
+
+class Fragile:
+    """A model that is interrupted after so many batches."""
+
+    def __init__(self, model, batches):
+        self.model, self.batches, self.seen = model, batches, []
+
+    def reply(self, contexts, **options):
+        if len(self.seen) == self.batches:
+            raise Stopped
+        self.seen.append([dialogue.context for dialogue in contexts])
+        return self.model.reply(contexts, **options)
+
+
+SAMPLED = {"do_sample": True, "seed": 3}
+
+
+def test_an_interrupted_run_resumes_with_the_same_result(tmp_path, model, dialogues):
+    path, _ = dialogues
+    whole, broken = (Job(path, tmp_path / name, SAMPLED, batch_size=2) for name in ("whole.jsonl", "broken.jsonl"))
+    reply_to_file(model, whole)
+    with pytest.raises(Stopped):
+        reply_to_file(Fragile(model, 2), broken)
+    part = part_path(broken.output, 0)
+    assert not broken.output.exists() and len(rows_of(part)) == 2
+    with part.open("ab") as stream:  # as if killed in the middle of the third batch's second row
+        stream.write(batch_line(2, rows_of(whole.output)[4:6])[:-20])
+    second = Fragile(model, 9)
+    assert reply_to_file(second, broken)["resumed_after"] == 4
+    assert len(second.seen) == 3
+    assert broken.output.read_bytes() == whole.output.read_bytes()
+    assert len({json.dumps(row["responses"]) for row in rows_of(whole.output)}) > 5
+    assert [one.name for one in tmp_path.iterdir() if "partial" in one.name] == []
+
+
+def row(context, response="mine"):
+    return {"context": context, "responses": [response], "decoders": [0], "logprobs": [0.0]}
+
+
+def test_rows_of_another_input_or_other_settings_are_not_mixed(tmp_path, model, dialogues):
+    path, contexts = dialogues
+    job = Job(path, tmp_path / "out.jsonl", {}, batch_size=1)
+    part = part_path(job.output, 0)
+    part.write_bytes(batch_line(0, [row(contexts[0])]) + batch_line(1, [row("else")]))
+    with pytest.raises(PolyReplyError, match=r"partial.0: expected the contexts of batch 2 of .*in.jsonl, found other"):
+        reply_to_file(model, job)
+    part.write_bytes(batch_line(0, [row(contexts[0])]) + batch_line(9, [row("else")]))
+    with pytest.raises(PolyReplyError, match=r"expected batches of .*in.jsonl, found more than it has"):
+        reply_to_file(model, job)
+    part.write_bytes(batch_line(0, [row(contexts[0])]))
+    with pytest.raises(Stopped):
+        reply_to_file(Fragile(model, 0), job)
+    before = {"model": "", "context_turns": 1, "batch_size": 1}
+    for settings, found in ((before | {"decode": "beam"}, "decode beam"), (before | {"batch_size": 2}, "batch_size 2")):
+        job.settings_file.write_text(json.dumps(settings))
+        with pytest.raises(PolyReplyError, match=rf"was started with {found}, found"):
+            reply_to_file(model, job)
+    anew = Job(path, job.output, {}, overwrite=True)
+    assert reply_to_file(model, anew)["resumed_after"] == 0 and len(rows_of(job.output)) == 9
+
+
+def test_batches_left_by_any_number_of_processes_in_any_order_are_kept(tmp_path, model, dialogues):
+    path, contexts = dialogues
+    job = Job(path, tmp_path / "out.jsonl", {}, batch_size=2)
+    for rank, batches in ((0, (2, 0)), (11, (3,))):
+        lines = (batch_line(b, [row(context, f"{b}") for context in contexts[2 * b : 2 * b + 2]]) for b in batches)
+        part_path(job.output, rank).write_bytes(b"".join(lines) + b'{"batch": 1, "ro')
+    assert [one.name for one in part_paths(job.output)] == ["out.jsonl.partial.0", "out.jsonl.partial.11"]
+    rest = Fragile(model, 9)
+    assert reply_to_file(rest, job)["resumed_after"] == 6
+    assert [len(batch) for batch in rest.seen] == [2, 1]
+    rows = rows_of(job.output)
+    assert [one["context"] for one in rows] == contexts
+    assert [one["responses"] for one in rows[:2] + rows[4:8]] == [[f"{b}"] for b in (0, 0, 2, 2, 3, 3)]
+    assert not part_paths(job.output)
+
+
+def test_a_run_killed_while_joining_the_parts_repeats_no_batch(tmp_path, model, dialogues):
+    path, contexts = dialogues
+    job = Job(path, tmp_path / "out.jsonl", {}, batch_size=9)
+    part_path(job.output, 1).write_bytes(batch_line(0, [row(context) for context in contexts]))
+    (tmp_path / ".out.jsonl.killed.tmp").write_text('{"context": "half a r')
+    assert reply_to_file(Fragile(model, 0), job)["resumed_after"] == 9
+    assert rows_of(job.output) == [row(context) for context in contexts]
+    assert [one.name for one in tmp_path.iterdir() if "partial" in one.name] == []
+
+
+def test_a_batch_in_two_parts_is_an_error(tmp_path):
+    for rank in range(2):
+        part_path(tmp_path / "out.jsonl", rank).write_bytes(batch_line(3, [row("a")]))
+    with pytest.raises(PolyReplyError, match=r"partial.1: expected each batch once, found batch 4 again"):
+        Parts(part_paths(tmp_path / "out.jsonl"))
+
+
+def test_an_input_without_rows_leaves_existing_parts_alone(tmp_path, model):
+    path = tmp_path / "in.jsonl"
+    path.write_text("{bad row\n")
+    part = part_path(tmp_path / "out.jsonl", 0)
+    part.write_bytes(batch_line(0, [row("a")]))
+    with pytest.raises(PolyReplyError, match="expected dialogue rows, found none"):
+        reply_to_file(model, Job(path, tmp_path / "out.jsonl", {}, overwrite=True))
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl.partial.0"]
+    assert rows_of(part) == [{"batch": 0, "rows": [row("a")]}]
+
+
+def test_the_input_is_never_the_output(tmp_path, dialogues):
+    path, _ = dialogues
+    for output in (path, tmp_path):
+        with pytest.raises(PolyReplyError, match="expected a file to write"):
+            Job(path, output, {}, overwrite=True).check()
+
+
+def test_batches_of_one_seed_draw_different_numbers(model, dialogues):
+    path, _ = dialogues
+    [first, *_] = read_dialogues(path)
+    drawn = [_rows(model, [first], SAMPLED, number) for number in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+# Several processes.
+
+
 class Counting:
     """A model that knows how many batches it has replied to."""
 
@@ -113,7 +265,7 @@ def test_fewer_batches_than_processes(tmp_path, folder, model, source):
     assert two.read_bytes() == one.read_bytes()
 
 
-def test_killed_processes_go_on_as_one(tmp_path, folder, model, source):
+def test_one_process_resumes_the_work_of_two_killed_ones(tmp_path, folder, model, source):
     path, one, two = source(400), tmp_path / "one.jsonl", tmp_path / "two.jsonl"
     run = torchrun("-i", path, "-o", two, "--model", folder, "--batch-size", 4, "--sample", "--seed", 1)
     until_written(part_path(two, 0), part_path(two, 1))
@@ -132,7 +284,7 @@ def test_killed_processes_go_on_as_one(tmp_path, folder, model, source):
 
 
 @pytest.mark.parametrize("launcher", ["waits", "stops the others"])
-def test_a_process_that_dies_ends_the_others_with_one_clear_line(tmp_path, folder, source, launcher):
+def test_a_lost_process_ends_the_others_with_one_line(tmp_path, folder, source, launcher):
     output = tmp_path / "out.jsonl"
     arguments = ("-i", source(400), "-o", output, "--model", folder, "--batch-size", 4)
     main_process, other = two_processes(tmp_path, *arguments)
@@ -149,7 +301,7 @@ def test_a_process_that_dies_ends_the_others_with_one_clear_line(tmp_path, folde
     assert done == 50 if launcher == "waits" else done < 50
 
 
-def test_a_run_keeps_out_of_the_way_of_one_that_still_writes(tmp_path, model, source):
+def test_a_run_refuses_parts_that_another_run_is_writing(tmp_path, model, source):
     job = Job(source(3), tmp_path / "out.jsonl", {}, overwrite=True)
     with open_part(part_path(job.output, 1)), pytest.raises(PolyReplyError, match=r"partial.1: another run is still"):
         reply_to_file(model, job)
@@ -178,7 +330,7 @@ def test_rows_of_another_model_of_the_same_name_are_not_mixed(tmp_path, folder, 
     assert reply_to_file(model, job, model_name=str(place))["resumed_after"] == 8
 
 
-def test_ctrl_c_says_that_finished_batches_are_kept(tmp_path, folder, source, monkeypatch, capsys):
+def test_ctrl_c_reports_that_finished_batches_are_kept(tmp_path, folder, source, monkeypatch, capsys):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
@@ -194,7 +346,7 @@ def test_several_processes_need_an_input(monkeypatch):
         reply(["hello"], model="nothing")
 
 
-def test_processes_that_no_launcher_has_started(monkeypatch):
+def test_world_size_without_a_launcher(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(PolyReplyError, match=r"cannot find each other .*RANK.* or unset WORLD_SIZE"), connected(""):

@@ -1,6 +1,6 @@
-"""`polyreply bench score`: NLL of N responses under all K decoders, against the two obvious ways.
+"""`polyreply bench score`: NLL of N responses under all K decoders, against two plain loops.
 
-- loop: a loop over decoders, batches of 64 samples in the order they come, padded to the longest of the batch;
+- loop: a loop over decoders, batches of 64 samples in their given order, padded to the longest of the batch;
 - authors: the same loop padded to 64 tokens, with one cross-entropy call for each sample, as the paper's authors do.
 Both encode once. All use the same weights, type, threads and attention kernel.
 """
@@ -89,7 +89,7 @@ def _one_by_one(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _encoded(model: PolyReplyModel, samples: Samples, length: int | None) -> Any:
-    """Batches in the order they come, each with its encoder states: the encoder runs once."""
+    """Batches in the order of the samples, each with its encoder states: the encoder runs once."""
     for index in torch.arange(len(samples)).split(BATCH):
         batch = samples.select(index) if length is None else _padded(samples, index, length)
         mask = batch.context_mask_NS.long()

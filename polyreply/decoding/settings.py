@@ -145,7 +145,7 @@ class Decoding:
         return int(longest)
 
     def constraints(self, prompt_length: int, device: torch.device | str = "cpu") -> LogitsProcessorList:
-        """What may be said at all, in the order in which Transformers applies it."""
+        """Processors that forbid or force tokens, in the order in which Transformers applies them."""
         config, eos_ids = self.config, list(self.eos_ids)
         found: list[Any] = []
         if config.repetition_penalty not in (None, 1.0):

@@ -8,7 +8,8 @@ the stock modules' weights directly:
 - the relative positions from the newest token to all earlier ones are one row of the stock table, and that row for a
   shorter history is its end: the table is computed once per doubling of the cache;
 - all layers' keys and values are in two buffers. A row that ends is overwritten by the last one instead of copying
-  the others, so buffer rows are in an order of their own: `place_R` is where each row is, `row_of_place` its inverse.
+  the others, so the buffers are not in the order of the rows: `place_R` is the place of each row,
+  `row_of_place` its inverse.
 
 The invariant: the same sums as the stock decoder in eval mode, in another order. In float64 the greedy tokens are those
 of `generate`, which the tests check for each decoder. It applies where adapters act on the output of sublayers or

@@ -1,6 +1,6 @@
 """Attention in which many rows share the keys and values of one context.
 
-Stock attention wants keys and values for every row of queries. With K decoders per context that would repeat each
+Stock attention takes keys and values for every row of queries. With K decoders per context that would repeat each
 context K times in memory. `shared_attention` is registered with Transformers under `SHARED_ATTENTION` and is the stock
 scaled-dot-product attention except where the caller passes `rows`:
 

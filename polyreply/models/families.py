@@ -1,6 +1,6 @@
 """Backbone families: where each architecture keeps its layers, and which outputs an adapter acts on.
 
-A family is paths into the stock Transformers model and no code of its own. Register a new one from anywhere with
+A family is a few paths into the stock Transformers model, and no code. Register a new one from anywhere with
 `FAMILIES["phi"] = Family(…)`; docs/model.md shows how, and what a backbone has to fulfil.
 """
 

@@ -1,4 +1,4 @@
-"""`polyreply reply`: messages, standard input, a chat in a terminal, and files that can be interrupted."""
+"""`polyreply reply`: messages, standard input, a chat in a terminal, and files."""
 
 import gzip
 import io
@@ -13,11 +13,8 @@ import time
 import pytest
 from pair import SENTENCES
 
-from polyreply import reply_file as reply_job
 from polyreply.cli import main
 from polyreply.cli.reply import chat
-from polyreply.errors import PolyReplyError
-from polyreply.reply_file import Job, Parts, batch_line, part_path, part_paths, reply_to_file
 
 MESSAGE = SENTENCES[0]
 
@@ -71,11 +68,11 @@ def test_help_answers_without_heavy_imports():
     assert "polyreply reply" in done.stdout.split("Examples:")[1]
 
 
-def test_messages_become_rows_of_json(polyreply, folder, model):
-    done = polyreply("reply", MESSAGE, SENTENCES[1], "--model", folder, "--json", "--max-new-tokens", 4)
-    assert done.returncode == 0, done.stderr
+def test_messages_become_rows_of_json(run_here, folder, model):
+    status, shown, errors = run_here("reply", MESSAGE, SENTENCES[1], "--model", folder, "--json", "--max-new-tokens", 4)
+    assert status == 0, errors
     expected = [as_row(text, model.reply([text], max_new_tokens=4)[0]) for text in (MESSAGE, SENTENCES[1])]
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    found = [json.loads(line) for line in shown.splitlines()]
     for one, other in zip(found, expected, strict=True):
         assert one == {**other, "logprobs": pytest.approx(other["logprobs"], abs=1e-4)}
 
@@ -102,7 +99,7 @@ def test_lines_of_standard_input_become_tables(run_here, folder, model):
     ],
     ids=str,
 )
-def test_a_mistake_is_one_clear_line(run_here, tmp_path, monkeypatch, folder, arguments, message):
+def test_a_user_error_is_one_line(run_here, tmp_path, monkeypatch, folder, arguments, message):
     monkeypatch.chdir(tmp_path)
     status, shown, errors = run_here("reply", *(folder if one == "MODEL" else one for one in arguments))
     assert status == 2 and shown == ""
@@ -126,7 +123,7 @@ def talk(model, *messages, **options):
     return chat(model, options, ask, said.append), said
 
 
-def test_the_chat_keeps_the_turns_and_takes_the_likeliest_reply(model, capsys):
+def test_the_chat_keeps_the_turns_and_continues_with_the_likeliest_reply(model, capsys):
     turns, said = talk(model, "Hello", "", "And you?")
     first = max(model.reply("Hello"), key=lambda one: one.logprob).text
     second = max(model.reply(("Hello", first, "And you?")), key=lambda one: one.logprob).text
@@ -134,7 +131,7 @@ def test_the_chat_keeps_the_turns_and_takes_the_likeliest_reply(model, capsys):
     assert f"bot> {first}" in said and capsys.readouterr().out.count("probability") == 2
 
 
-def test_the_chat_can_begin_anew_and_be_left(model):
+def test_the_chat_restarts_and_quits(model):
     assert len(talk(model, "Hello", "/new", "Bye")[0]) == 2
     assert len(talk(model, "Hello", "/quit", "Bye")[0]) == 2
 
@@ -187,45 +184,7 @@ def test_a_file_in_and_a_file_out(run_here, tmp_path, folder, model, dialogues, 
     assert status == 2 and "--overwrite" in errors
 
 
-class Stopped(Exception):
-    pass
-
-
-class Fragile:
-    """A model that is interrupted after so many batches."""
-
-    def __init__(self, model, batches):
-        self.model, self.batches, self.seen = model, batches, []
-
-    def reply(self, contexts, **options):
-        if len(self.seen) == self.batches:
-            raise Stopped
-        self.seen.append([dialogue.context for dialogue in contexts])
-        return self.model.reply(contexts, **options)
-
-
-SAMPLED = {"do_sample": True, "seed": 3}
-
-
-def test_an_interrupted_run_goes_on_and_gives_the_same(tmp_path, model, dialogues):
-    path, _ = dialogues
-    whole, broken = (Job(path, tmp_path / name, SAMPLED, batch_size=2) for name in ("whole.jsonl", "broken.jsonl"))
-    reply_to_file(model, whole)
-    with pytest.raises(Stopped):
-        reply_to_file(Fragile(model, 2), broken)
-    part = part_path(broken.output, 0)
-    assert not broken.output.exists() and len(rows_of(part)) == 2
-    with part.open("ab") as stream:  # as if killed in the middle of the third batch's second row
-        stream.write(batch_line(2, rows_of(whole.output)[4:6])[:-20])
-    second = Fragile(model, 9)
-    assert reply_to_file(second, broken)["resumed_after"] == 4
-    assert len(second.seen) == 3
-    assert broken.output.read_bytes() == whole.output.read_bytes()
-    assert len({json.dumps(row["responses"]) for row in rows_of(whole.output)}) > 5
-    assert [one.name for one in tmp_path.iterdir() if "partial" in one.name] == []
-
-
-def test_a_killed_process_goes_on(run_here, tmp_path, folder, write_rows):
+def test_a_killed_run_resumes(run_here, tmp_path, folder, write_rows):
     path = write_rows(tmp_path / "in.jsonl", [{"context": f"{MESSAGE} {n}", "response": "x"} for n in range(3000)])
     arguments = ["reply", "-i", path, "-o", tmp_path / "out.jsonl", "--model", folder, "--batch-size", 8]
     process = subprocess.Popen([sys.executable, "-m", "polyreply", *map(str, arguments)], stderr=subprocess.DEVNULL)
@@ -241,87 +200,3 @@ def test_a_killed_process_goes_on(run_here, tmp_path, folder, write_rows):
     assert status == 0, errors
     assert json.loads(shown)["resumed_after"] == left
     assert [row["context"] for row in rows_of(tmp_path / "out.jsonl")] == [f"{MESSAGE} {n}" for n in range(left + 5)]
-
-
-def row(context, response="mine"):
-    return {"context": context, "responses": [response], "decoders": [0], "logprobs": [0.0]}
-
-
-def test_rows_of_another_input_or_other_settings_are_not_mixed(tmp_path, model, dialogues):
-    path, contexts = dialogues
-    job = Job(path, tmp_path / "out.jsonl", {}, batch_size=1)
-    part = part_path(job.output, 0)
-    part.write_bytes(batch_line(0, [row(contexts[0])]) + batch_line(1, [row("else")]))
-    with pytest.raises(PolyReplyError, match=r"partial.0: expected the contexts of batch 2 of .*in.jsonl, found other"):
-        reply_to_file(model, job)
-    part.write_bytes(batch_line(0, [row(contexts[0])]) + batch_line(9, [row("else")]))
-    with pytest.raises(PolyReplyError, match=r"expected batches of .*in.jsonl, found more than it has"):
-        reply_to_file(model, job)
-    part.write_bytes(batch_line(0, [row(contexts[0])]))
-    with pytest.raises(Stopped):
-        reply_to_file(Fragile(model, 0), job)
-    before = {"model": "", "context_turns": 1, "batch_size": 1}
-    for settings, found in ((before | {"decode": "beam"}, "decode beam"), (before | {"batch_size": 2}, "batch_size 2")):
-        job.settings_file.write_text(json.dumps(settings))
-        with pytest.raises(PolyReplyError, match=rf"was started with {found}, found"):
-            reply_to_file(model, job)
-    anew = Job(path, job.output, {}, overwrite=True)
-    assert reply_to_file(model, anew)["resumed_after"] == 0 and len(rows_of(job.output)) == 9
-
-
-def test_batches_left_by_any_number_of_processes_in_any_order_are_kept(tmp_path, model, dialogues):
-    path, contexts = dialogues
-    job = Job(path, tmp_path / "out.jsonl", {}, batch_size=2)
-    for rank, batches in ((0, (2, 0)), (11, (3,))):
-        lines = (batch_line(b, [row(context, f"{b}") for context in contexts[2 * b : 2 * b + 2]]) for b in batches)
-        part_path(job.output, rank).write_bytes(b"".join(lines) + b'{"batch": 1, "ro')
-    assert [one.name for one in part_paths(job.output)] == ["out.jsonl.partial.0", "out.jsonl.partial.11"]
-    rest = Fragile(model, 9)
-    assert reply_to_file(rest, job)["resumed_after"] == 6
-    assert [len(batch) for batch in rest.seen] == [2, 1]
-    rows = rows_of(job.output)
-    assert [one["context"] for one in rows] == contexts
-    assert [one["responses"] for one in rows[:2] + rows[4:8]] == [[f"{b}"] for b in (0, 0, 2, 2, 3, 3)]
-    assert not part_paths(job.output)
-
-
-def test_a_run_killed_while_it_joins_the_parts_has_nothing_to_do_again(tmp_path, model, dialogues):
-    path, contexts = dialogues
-    job = Job(path, tmp_path / "out.jsonl", {}, batch_size=9)
-    part_path(job.output, 1).write_bytes(batch_line(0, [row(context) for context in contexts]))
-    (tmp_path / ".out.jsonl.killed.tmp").write_text('{"context": "half a r')
-    assert reply_to_file(Fragile(model, 0), job)["resumed_after"] == 9
-    assert rows_of(job.output) == [row(context) for context in contexts]
-    assert [one.name for one in tmp_path.iterdir() if "partial" in one.name] == []
-
-
-def test_a_batch_that_two_runs_have_made_is_not_taken_twice(tmp_path):
-    for rank in range(2):
-        part_path(tmp_path / "out.jsonl", rank).write_bytes(batch_line(3, [row("a")]))
-    with pytest.raises(PolyReplyError, match=r"partial.1: expected each batch once, found batch 4 again"):
-        Parts(part_paths(tmp_path / "out.jsonl"))
-
-
-def test_an_input_without_rows_costs_nothing_that_is_there(tmp_path, model):
-    path = tmp_path / "in.jsonl"
-    path.write_text("{bad row\n")
-    part = part_path(tmp_path / "out.jsonl", 0)
-    part.write_bytes(batch_line(0, [row("a")]))
-    with pytest.raises(PolyReplyError, match="expected dialogue rows, found none"):
-        reply_to_file(model, Job(path, tmp_path / "out.jsonl", {}, overwrite=True))
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl.partial.0"]
-    assert rows_of(part) == [{"batch": 0, "rows": [row("a")]}]
-
-
-def test_the_input_is_never_the_output(tmp_path, dialogues):
-    path, _ = dialogues
-    for output in (path, tmp_path):
-        with pytest.raises(PolyReplyError, match="expected a file to write"):
-            Job(path, output, {}, overwrite=True).check()
-
-
-def test_batches_of_one_seed_draw_different_numbers(model, dialogues):
-    path, _ = dialogues
-    [first, *_] = reply_job.read_dialogues(path)
-    drawn = [reply_job._rows(model, [first], SAMPLED, number) for number in (0, 0, 1)]
-    assert drawn[0] == drawn[1] != drawn[2]

@@ -60,7 +60,7 @@ def test_a_decoder_can_be_asked_several_times_in_one_pass(name, settings):
         assert [one.tokens for one in repeated] == [one.tokens for one in replies for _ in range(3)]
 
 
-def test_samples_come_in_the_order_they_were_asked_for_and_not_in_that_of_their_ends():
+def test_samples_keep_the_order_of_the_request():
     model, samples = tiny.model("t5"), tiny.samples()
     request = tiny.request(CONFIG, seed=0, sampling=Sampling())
     drawn = decode(model, samples.context_NS, samples.context_mask_NS, request, decoders=[0] * 20)
@@ -109,7 +109,7 @@ def value(agreement_KGX, taken, beta):
 
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 2**32 - 1), st.sampled_from([0.5, 1.0, 2.0, 8.0]))
 @settings(max_examples=100, deadline=None)
-def test_no_exchange_of_a_single_reply_makes_the_set_better(num_replies, size, seed, beta):
+def test_no_exchange_of_a_single_reply_improves_the_set(num_replies, size, seed, beta):
     agreement_KGX = np.random.default_rng(seed).random((num_replies, size, num_replies * size)) ** 4
     taken = best_set(agreement_KGX, beta)
     best = value(agreement_KGX, taken, beta)
@@ -121,7 +121,7 @@ def test_no_exchange_of_a_single_reply_makes_the_set_better(num_replies, size, s
         assert best == pytest.approx(max(value(agreement_KGX, [place], beta) for place in range(size)))
 
 
-def test_nothing_in_common_is_no_mistake():
+def test_candidates_with_nothing_in_common():
     assert best_set(np.zeros((3, 2, 6)), 2.0) == [0, 0, 0]
 
 
@@ -129,7 +129,7 @@ def test_nothing_in_common_is_no_mistake():
     "options, message",
     [({"samples": 0}, "samples: expected 1 or more, found 0"), ({"beta": 0.0}, "beta: expected a number above 0")],
 )
-def test_mistakes_are_one_clear_line(options, message):
+def test_invalid_options_are_refused(options, message):
     with pytest.raises(PolyReplyError, match=message):
         asked(**options)
 

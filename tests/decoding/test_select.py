@@ -84,6 +84,6 @@ def test_texts_are_compared_by_their_words(texts, logprobs, m, expected):
         (lambda: diverse_subset(["a", [1]], 1), "found 1 of 2 texts"),
     ],
 )
-def test_mistakes_are_named(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(PolyReplyError, match=message):
         call()

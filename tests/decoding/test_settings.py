@@ -86,7 +86,7 @@ def test_forced_tokens_are_those_of_generate(name, settings):
 
 
 @pytest.mark.parametrize("way", [{}, {"do_sample": True}], ids=["greedy", "sampled"])
-def test_forced_tokens_stand_where_they_should(way):
+def test_forced_tokens_are_first_and_last(way):
     model, samples = tiny.model("bart"), tiny.samples()
     given = (samples.context_NS, samples.context_mask_NS)
     forced = config(forced_bos_token_id=BEGIN, forced_eos_token_id=END, **way)
@@ -116,13 +116,13 @@ def test_beam_search_forces_the_same_tokens():
     ],
     ids=str,
 )
-def test_the_least_length_is_that_of_transformers(lengths, least):
+def test_the_minimum_length_is_that_of_transformers(lengths, least):
     constraints = Decoding.of(config(**lengths), 1).constraints(3)
     assert [one.min_new_tokens for one in constraints] == ([] if least is None else [least])
 
 
 @pytest.mark.parametrize("name", ["num_beams", "length_penalty", "num_return_sequences", "num_beam_groups"])
-def test_beam_search_is_refused_when_it_is_asked_for(name):
+def test_beam_search_settings_are_refused(name):
     made, given = pair(), config()
     setattr(given, name, 3)
     with pytest.raises(PolyReplyError, match=f"not supported here: {name}; remove them"):
@@ -189,7 +189,7 @@ def test_a_model_folder_made_for_beam_search_replies(tmp_path):
     assert made.reply(SENTENCES[0]) == made.reply(SENTENCES[0], generation_config=GenerationConfig(**plain(BART)))
 
 
-def test_only_beam_search_stays_behind(tmp_path):
+def test_only_settings_of_beam_search_are_dropped(tmp_path):
     backbone, _ = load_backbone(published(tmp_path, num_beams=4, penalty_alpha=0.6))
     model = PolyReplyModel.from_backbone(backbone, num_decoders=2)
     with pytest.raises(PolyReplyError, match="not supported here: penalty_alpha; remove"):

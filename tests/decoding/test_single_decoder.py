@@ -296,7 +296,7 @@ def test_defaults_and_edge_cases(name, decode, recwarn):
         ({}, True, "expected the stage-1 weights .*, found shared weights that stage 2 changed; use"),
     ],
 )
-def test_only_the_weights_of_stage_1_will_do(decode, settings, changed, message):
+def test_only_the_weights_of_stage_1_are_accepted(decode, settings, changed, message):
     model, samples = model_of("t5", **settings), tiny.samples()
     model.config.shared_weights_changed = changed
     with pytest.raises(PolyReplyError, match=message):
@@ -322,7 +322,7 @@ def test_only_the_weights_of_stage_1_will_do(decode, settings, changed, message)
     ],
     ids=str,
 )
-def test_what_cannot_be_done_is_an_error_of_one_line(way, k, options, message):
+def test_invalid_requests_are_errors_of_one_line(way, k, options, message):
     model, samples = model_of("t5"), tiny.samples()
     with pytest.raises(PolyReplyError, match=message) as raised:
         WAYS[way](model, samples.context_NS, samples.context_mask_NS, check_request(model, way, k, options=options))

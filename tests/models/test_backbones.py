@@ -144,7 +144,7 @@ def test_dtype(tmp_path, dtype):
     assert loaded.dtype == getattr(torch, dtype or "bfloat16")
 
 
-def test_an_output_layer_of_its_own_stays_so(tmp_path, capfd):
+def test_a_separate_output_layer_stays_separate(tmp_path, capfd):
     model = build_mini(TINY, 50)
     model.lm_head.weight = torch.nn.Parameter(torch.randn(50, 12, generator=torch.Generator().manual_seed(0)))
     saved(model, tmp_path / "first")
@@ -189,7 +189,7 @@ def test_pickled_weights_are_not_read(tmp_path):
     assert "safetensors" in one_line(load_backbone, tmp_path).split("found:")[1]
 
 
-def test_a_masked_language_model_is_no_backbone(tmp_path):
+def test_a_masked_language_model_is_refused(tmp_path):
     assert "a bert that is neither" in one_line(load_backbone, saved(bert(), tmp_path))
 
 
@@ -210,7 +210,7 @@ def test_a_foreign_folder(tmp_path, content, expected):
     assert expected in one_line(load_backbone, tmp_path)
 
 
-def test_names_that_lead_nowhere(tmp_path):
+def test_missing_files_and_folders(tmp_path):
     (tmp_path / "file").touch()
     assert "found the file" in one_line(load_backbone, tmp_path / "file")
     assert "check the path" in one_line(load_backbone, tmp_path / "nothing")

@@ -24,7 +24,7 @@ def front_matter(text):
     return yaml.safe_load(head), body
 
 
-def test_the_card_says_what_is_known_and_no_more(folder):
+def test_the_card_leaves_out_what_is_unknown(folder):
     head, body = front_matter((folder / "README.md").read_text())
     assert head == {
         "library_name": "polyreply",
@@ -36,7 +36,7 @@ def test_the_card_says_what_is_known_and_no_more(folder):
     assert not any(word in body for word in ("## Data", "## Recipe", "## Scores", "## Example", "None"))
 
 
-def test_the_card_tells_data_recipe_scores_and_examples(tmp_path):
+def test_the_card_shows_data_recipe_scores_and_examples(tmp_path):
     made = pair()
     facts = CardFacts(
         title="Chatty",
@@ -99,6 +99,6 @@ def test_push_to_hub_uploads_what_loads_alone(hub, tmp_path, folder):
     assert PolyReply.from_pretrained(tmp_path).reply(MESSAGE) == made.reply(MESSAGE)
 
 
-def test_the_model_alone_goes_the_way_of_transformers(hub, folder):
+def test_the_model_alone_is_pushed_by_transformers(hub, folder):
     PolyReplyModel.from_pretrained(folder).push_to_hub("alone")
     assert {"config.json", "generation_config.json", "model.safetensors"} <= set(hub["someone/alone"])

@@ -10,16 +10,18 @@ import torch
 from test_score import gradients, loop_nll_NK
 from torch import nn
 
+from polyreply.config import load_recipe
 from polyreply.decoding.all_decoders import decode
 from polyreply.decoding.generate import WAYS, check_request
 from polyreply.decoding.settings import Decoding
 from polyreply.decoding.t5_step import fits
-from polyreply.errors import PolyReplyError
+from polyreply.errors import PolyReplyError, RecipeError
 from polyreply.models.adapters import ADAPTERS, Adapter
 from polyreply.models.config import PolyReplyConfig
 from polyreply.models.families import FAMILIES, part
 from polyreply.models.model import PolyReplyModel
 from polyreply.models.score import backward_nll, nll_NK
+from polyreply.training.recipe import TrainRecipe
 
 DOCS = Path(__file__).parents[2] / "docs/model.md"
 
@@ -109,6 +111,13 @@ def test_an_adapter_type_from_the_docs(name, tmp_path):
     model.save_pretrained(tmp_path)
     loaded = PolyReplyModel.from_pretrained(tmp_path)
     assert torch.equal(nll_NK(loaded, tiny.samples()), nll_NK(model, tiny.samples()))
+
+
+def test_a_recipe_names_a_registered_adapter_type():
+    with pytest.raises(RecipeError, match=r"model.adapter.*scale.*bottleneck"):
+        load_recipe(TrainRecipe, None, ["data=d", "out=o", "model.adapter=scale"])
+    example("Add an adapter type")
+    assert load_recipe(TrainRecipe, None, ["data=d", "out=o", "model.adapter=scale"]).model.adapter == "scale"
 
 
 def test_a_way_to_decode_from_the_docs():

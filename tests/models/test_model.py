@@ -53,7 +53,7 @@ def test_decoders_start_near_each_other_but_not_equal(name):
     assert widths[1] / widths[0] == pytest.approx(100, rel=0.05) and widths[2] / widths[1] == pytest.approx(3, rel=0.05)
 
 
-def test_an_adapter_without_a_skip_connection_keeps_nothing_of_its_input():
+def test_an_adapter_without_a_skip_connection_discards_its_input():
     model, samples = start("t5", adapter_init="linear", adapter_skip=False), tiny.samples()
     for stack in model.adapters:
         for weight in (stack.w1_KHD, stack.b1_KD):
@@ -99,7 +99,7 @@ def test_what_stage_two_trains_and_what_it_freezes():
         assert {id(parameter) for parameter in model.prior.parameters()} <= own
 
 
-def test_what_does_not_fit_is_one_clear_line():
+def test_settings_that_do_not_fit_are_refused():
     with pytest.raises(PolyReplyError, match="multi-decoder needs an encoder-decoder backbone"):
         tiny.model("gpt2", architecture="multi-decoder")
     with pytest.raises(PolyReplyError, match="num_decoders must be 1 or more, found 0"):
@@ -110,7 +110,7 @@ def test_what_does_not_fit_is_one_clear_line():
         tiny.model("t5")(torch.tensor([[3]]))
 
 
-def test_grids_and_pairs_give_back_what_goes_in():
+def test_from_grid_inverts_to_grid():
     grid = Rows.grid(3, [0, 2])
     values = torch.arange(6.0)[:, None]
     torch.testing.assert_close(grid.from_grid(grid.to_grid(values)), values)

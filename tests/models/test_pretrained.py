@@ -94,7 +94,7 @@ def test_a_saved_model_computes_the_same_in_a_new_process(tmp_path):
     assert in_new_process(*(tmp_path / str(number) for number in range(3))) == [outputs(model) for model in models]
 
 
-def test_everybody_may_read_it_whom_new_files_let(folder, tmp_path):
+def test_files_have_the_permissions_of_new_files(folder, tmp_path):
     (tmp_path / "new").touch()
     assert {path.stat().st_mode for path in folder.iterdir()} == {(tmp_path / "new").stat().st_mode}
 
@@ -108,7 +108,7 @@ def test_weights_load_as_any_type_and_on_a_device(folder):
         PolyReply.from_pretrained(folder, dtype="float7")
 
 
-def test_auto_classes_know_it(folder):
+def test_auto_classes_load_it(folder):
     assert isinstance(AutoConfig.from_pretrained(folder), PolyReplyConfig)
     model, info = AutoModel.from_pretrained(folder, output_loading_info=True)
     assert isinstance(model, PolyReplyModel) and not info["missing_keys"]
@@ -135,7 +135,7 @@ def test_the_generation_config_is_saved_with_the_model(folder):
 
 @pytest.mark.parametrize("settings", [{}, {"architecture": "multi-decoder"}], ids=str)
 @pytest.mark.parametrize("loader", [load_backbone, lambda path: (AutoModelForSeq2SeqLM.from_pretrained(path), None)])
-def test_an_output_layer_of_its_own_survives(tmp_path, settings, loader):
+def test_a_separate_output_layer_survives(tmp_path, settings, loader):
     backbone, _ = loader(untied_folder(tmp_path / "backbone"))
     assert backbone.lm_head.weight is not backbone.shared.weight and not backbone.config.scale_decoder_outputs
     model = shaken(PolyReplyModel.from_backbone(backbone, num_decoders=2, **settings))
@@ -237,7 +237,7 @@ def test_pickles_are_not_read(folder, tmp_path):
     assert "found pytorch_model.bin" in refused(tmp_path)
 
 
-def test_no_folder_and_no_such_model_are_one_line(tmp_path):
+def test_a_missing_folder_or_model_is_one_line(tmp_path):
     assert "no model at" in refused(tmp_path / "nothing")
     assert "found the file" in refused(Path(__file__))
     assert "cannot load a K-decoder model from 'no-one/no-model'" in refused("no-one/no-model")

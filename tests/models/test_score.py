@@ -50,7 +50,7 @@ def test_all_decoders_at_once_equal_a_loop(name, settings, limits):
 
 
 @pytest.mark.parametrize("name", tiny.BACKBONES)
-def test_left_padding_and_what_stands_in_padding_change_nothing(name):
+def test_left_padding_and_the_content_of_padding_change_nothing(name):
     model, samples = tiny.model(name), tiny.samples()
     expected = nll_NK(model, samples)
     flipped = Samples(
@@ -142,7 +142,7 @@ def test_the_encoder_and_cross_attention_keys_run_once_for_all_decoders():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_log_likelihoods_are_added_up_in_float32(dtype):
+def test_log_likelihoods_are_summed_in_float32(dtype):
     model, samples = tiny.model("t5", dtype=dtype), tiny.samples()
     found = nll_NK(model, samples)
     exact = nll_NK(tiny.model("t5"), samples).float()
