@@ -34,7 +34,7 @@ docs: $(STAMP)
 	$(BIN)/python -m tools.docs docs
 
 bench: $(STAMP)
-	$(BIN)/polyreply bench data
+	$(BIN)/polyreply bench all
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
