@@ -358,7 +358,7 @@ def _terminal(table: Table) -> str:
     from rich.console import Console
 
     stream = io.StringIO()
-    _print(table, Console(file=stream, width=100, color_system=None, force_terminal=False))
+    _print(table, Console(file=stream, width=100, color_system=None, force_terminal=False, force_jupyter=False))
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 

@@ -48,8 +48,9 @@ class _Counter:
         self.number += 1
 
 
-def _train(folder, settings, resume, kill_at, moments):
+def _train(folder, settings, resume, kill_at, moments, cache):
     os.chdir(folder)
+    os.environ["POLYREPLY_CACHE"] = cache  # the same for all runs of a test file, so that all make the same calls
     import torch
 
     from polyreply.config import load_recipe
@@ -66,9 +67,9 @@ def _train(folder, settings, resume, kill_at, moments):
         Path(moments).write_text(json.dumps(record))
 
 
-def run(folder, settings, *, resume=False, kill_at=-1, moments=None):
+def run(folder, settings, cache, *, resume=False, kill_at=-1, moments=None):
     """Trains with `folder` as the working directory; whether the process came to its end or was killed."""
-    process = context.Process(target=_train, args=(str(folder), settings, resume, kill_at, moments))
+    process = context.Process(target=_train, args=(str(folder), settings, resume, kill_at, moments, str(cache)))
     process.start()
     process.join(120)
     assert process.exitcode in (0, -signal.SIGKILL), f"the training ended with {process.exitcode}"

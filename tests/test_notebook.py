@@ -22,3 +22,6 @@ def test_the_notebook_shows_usage_and_replies_live(tmp_path):
     assert "step 2/2" in text and "validation at step 2" in text and text.count("10.0 %") == 10
     [replies] = [cell for cell in notebook.cells if "print(reply.decoder" in cell.source]
     assert len(replies.outputs[0].text.splitlines()) == 10
+    [scores] = [cell for cell in notebook.cells if "print(evaluate(" in cell.source]
+    printed = "".join(output.text for output in scores.outputs if output.output_type == "stream")
+    assert "BLEU2-F" in printed and "tok:wordpunct" in printed

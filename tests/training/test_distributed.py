@@ -20,7 +20,8 @@ EXACT = ["precision=float64", "steps=4", "optimizer.learning_rate=0.02", "valida
 VARIANTS = {
     "mle": ["method=mle", "model.backbone=mini", "model.mini.dropout=0.0"],
     **{f"{method}, adapters": [f"method={method}"] for method in METHODS},
-    **{f"{method}, decoders": [f"method={method}", "model.architecture=multi-decoder"] for method in METHODS},
+    "eqhard-em, decoders": ["method=eqhard-em", "model.architecture=multi-decoder"],
+    "soft-em, decoders": ["method=soft-em", "model.architecture=multi-decoder"],
     "hard-em with starved decoders": ["method=hard-em", "model.adapter_init=linear", "model.num_decoders=6"],
     "hard-em with starved full decoders": [
         "method=hard-em",

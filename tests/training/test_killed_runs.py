@@ -37,11 +37,11 @@ SETTINGS = [
 ]
 FILES = ("files.py", "fsync", "rename", "replace")
 PLACES = {  # where a run is killed: how often, and in calls of which files
-    "a checkpoint": (3, (*FILES, "training/checkpoint.py", "training/state.py")),
+    "a checkpoint": (2, (*FILES, "training/checkpoint.py", "training/state.py")),
     "a validation": (1, ("training/validation.py", "metrics/", "decoding/")),
-    "an epoch": (3, ("em/", "models/score.py", "data/batches.py")),
+    "an epoch": (2, ("em/", "models/score.py", "data/batches.py")),
     "anywhere": (1, ("",)),
-    "a step or a checkpoint": (2, (*FILES, "training/", "em/")),
+    "a step or a checkpoint": (1, (*FILES, "training/", "em/")),
 }
 FIRST, SECOND, *REST = RUNS
 CASES = [(run, place) for run in (FIRST, SECOND) for place in list(PLACES)[:4]]
@@ -49,39 +49,55 @@ CASES += [(run, "a step or a checkpoint") for run in REST]
 
 
 @pytest.fixture(scope="module")
-def whole(corpus, stage1, tmp_path_factory):
-    """Gives the settings of a run, the moments in which it can be killed, and its folder when it is not."""
+def token_cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("tokens")
+
+
+@pytest.fixture(scope="module")
+def whole(corpus, stage1, token_cache, tmp_path_factory):
+    """The settings of a run, the moments at which it can be killed, and its folder when it is not."""
 
     @cache
     def of(name):
-        folder = tmp_path_factory.mktemp("whole")
+        warm, folder = tmp_path_factory.mktemp("warm"), tmp_path_factory.mktemp("whole")
         settings = [*SETTINGS, f"data={corpus}", f"model.backbone={stage1}", *RUNS[name]]
-        assert killed.run(folder, settings, moments=str(folder / "moments.json"))
-        assert len(run_log.read(folder / "run" / "log.jsonl")) < 20  # also the one that could go on for 30 steps
+        assert killed.run(warm, [*settings, "steps=1"], token_cache)  # from now on the tokens are in the cache
+        assert killed.run(folder, settings, token_cache, moments=str(folder / "moments.json"))
+        assert len(run_log.read(folder / "run" / "log.jsonl")) < 20  # also the one that may take 30 steps
         return settings, json.loads((folder / "moments.json").read_text()), folder / "run"
 
     return of
 
 
 @pytest.mark.parametrize("name, place", CASES)
-def test_a_run_killed_in_the_middle_of(name, place, whole, tmp_path):
+def test_a_run_killed_in_the_middle_of(name, place, whole, token_cache, tmp_path):
+    _kill_and_compare(name, place, PLACES[place][0], whole, token_cache, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, place", CASES)
+def test_a_run_killed_many_times_in_the_middle_of(name, place, whole, token_cache, tmp_path):
+    _kill_and_compare(name, place, 8, whole, token_cache, tmp_path)
+
+
+def _kill_and_compare(name, place, times, whole, token_cache, tmp_path):
     settings, moments, expected = whole(name)
-    times, files = PLACES[place]
+    files = PLACES[place][1]
     matching = [number for number, name in enumerate(moments) if name.startswith(files)]
     draw = random.Random(place)
     for number, moment in enumerate(draw.sample(matching, times)):
         folder = tmp_path / str(number)
         folder.mkdir()
-        assert not killed.run(folder, settings, kill_at=moment)
-        if number == 0:  # and once more, while it goes on
-            _go_on(folder, settings, kill_at=draw.randrange(len(moments) // 2))
-        assert _go_on(folder, settings)
+        assert not killed.run(folder, settings, token_cache, kill_at=moment)
+        if number == 0:  # and once more, after it was resumed
+            _resume(folder, settings, token_cache, kill_at=draw.randrange(len(moments) // 2))
+        assert _resume(folder, settings, token_cache)
         assert _files(folder / "run") == _files(expected), f"killed at {moment}, in {moments[moment]}"
 
 
-def _go_on(folder, settings, **how):
+def _resume(folder, settings, token_cache, **how):
     """As a user would: --resume if there is a run, else the same command again."""
-    return killed.run(folder, settings, resume=(folder / "run" / "recipe.yaml").exists(), **how)
+    return killed.run(folder, settings, token_cache, resume=(folder / "run" / "recipe.yaml").exists(), **how)
 
 
 def _files(run):
