@@ -6,7 +6,7 @@ import nbformat
 from nbclient import NotebookClient
 
 NOTEBOOK = Path(__file__).parents[1] / "docs" / "notebooks" / "train.ipynb"
-SMALLER = {"steps=60": "steps=2", "rows=2000": "rows=120", "every=10": "every=1", 'rows=50"': 'rows=5"'}
+SMALLER = {"steps=40": "steps=2", "rows=1000": "rows=120", "every=10": "every=1", 'rows=50"': 'rows=5"'}
 
 
 def test_the_notebook_shows_usage_and_replies_live(tmp_path):

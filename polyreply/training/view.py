@@ -139,7 +139,7 @@ class TrainingView(Callback):
         self.meter = Meter(recipe.steps, self._clock)
         able = self._console.is_terminal and not self._console.is_dumb_terminal
         if self._output == "notebook" or (self._output == "auto" and in_notebook()):
-            from IPython.display import display  # type: ignore[import-not-found, unused-ignore]
+            from IPython.display import display
 
             self._cell = display(self._html(), display_id=True)
             self._pause = _REDRAW_SECONDS
@@ -199,7 +199,7 @@ class TrainingView(Callback):
 
     def _html(self) -> Any:
         """The display as an HTML object of IPython; rich escapes all text."""
-        from IPython.display import HTML  # type: ignore[import-not-found, unused-ignore]
+        from IPython.display import HTML
         from rich.console import Console
 
         console = Console(record=True, file=io.StringIO(), width=_NOTEBOOK_WIDTH, force_jupyter=False)
