@@ -16,7 +16,7 @@ demo: $(STAMP)
 	$(BIN)/polyreply demo --out runs/demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow

@@ -20,6 +20,14 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side, and tiny models gain nothing from threads
 
 
+LONGEST = ("test_killed_runs.py", "test_distributed.py", "test_jobs.py", "test_reproduce.py", "test_readme.py")
+"""Files that take longest: they start first, so that no worker is left alone with one at the end."""
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
+
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("POLYREPLY_CACHE", str(tmp_path_factory.mktemp("cache")))
