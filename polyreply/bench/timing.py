@@ -1,7 +1,7 @@
 """What all benchmarks share: median times, the cost of a command, and the memory a piece of work needs."""
 
+import json
 import multiprocessing
-import os
 import statistics
 import subprocess
 import sys
@@ -37,18 +37,25 @@ def medians(alternatives: Alternatives, repeats: int, warm_up: Alternatives | No
     return {name: statistics.median(runs) for name, runs in seconds.items()}
 
 
+# Linux counts the memory of the process that starts a command into the command's peak (fork shares it until exec). So
+# a small process of its own starts the command and reports the command's exit code and peak.
+_MEASURE = """
+import json, os, subprocess, sys
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, usage = os.wait4(process.pid, 0)
+print(json.dumps([os.waitstatus_to_exitcode(status), usage.ru_maxrss]))
+"""
+
+
 def command_cost(command: Sequence[str]) -> tuple[float, float]:
     """Wall seconds and peak megabytes of a command; PolyReplyError if it fails."""
-    start = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    assert process.stderr
-    errors = process.stderr.read().decode()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise PolyReplyError(f"a command failed inside the benchmark: {' '.join(command)}: {errors.strip()}")
+    measured, seconds = timed(lambda: subprocess.run((sys.executable, "-c", _MEASURE, *command), capture_output=True))
+    exit_code, peak = json.loads(measured.stdout)
+    if exit_code:
+        errors = measured.stderr.decode().strip()
+        raise PolyReplyError(f"a command failed inside the benchmark: {' '.join(command)}: {errors}")
     scale = 1 << 20 if sys.platform == "darwin" else 1 << 10  # ru_maxrss is in bytes there, in kilobytes elsewhere
-    return time.perf_counter() - start, usage.ru_maxrss / scale
+    return seconds, peak / scale
 
 
 def peak_growth(work: Callable[[Callable[[], None]], None]) -> float:

@@ -14,8 +14,8 @@ def unigram_overlap(text, other):
     return 2 * (one & two).total() / (one.total() + two.total())
 
 
-def test_bench_data_reports_every_figure(polyreply):
-    done = polyreply("bench", "data", "--rows", 4000, "--json")
+def test_bench_data_reports_every_figure(polyreply_here):
+    done = polyreply_here("bench", "data", "--rows", 4000, "--json")
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
     for corpus in ("natural", "smalltalk"):

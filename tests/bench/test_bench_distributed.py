@@ -1,5 +1,7 @@
 """`polyreply bench distributed`, small: its figures are there, and what is sent is what the design says."""
 
+import pytest
+
 from polyreply.bench.distributed import bench_distributed
 from polyreply.progress import silent
 
@@ -7,6 +9,7 @@ ADAPTERS = 10 * 12 * (2 * 256 * 128 + 128 + 256)
 """Trained weights: K decoders with three adapters in each of four layers."""
 
 
+@pytest.mark.slow
 def test_two_processes_send_the_gradients_and_the_costs():
     figures = bench_distributed(silent, samples=10, steps=1, rounds=1)
     assert set(figures) == {
