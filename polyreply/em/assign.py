@@ -43,7 +43,13 @@ class Evidence:
     cost: Cost = "posterior"
     """What a balanced assignment sums."""
     temperature: float = 1.0
-    """Weight of the entropy, for eqsoft-em."""
+    """For eqsoft-em the weight of the entropy, for annealed-wta τ."""
+    anneal_steps: int = 200
+    """annealed-wta: E-steps until the winner takes all."""
+    epsilon: float = 0.05
+    """relaxed-wta: what the decoders that do not win share."""
+    lengths_N: Ints | None = None
+    """Tokens of each response whose NLL was summed; None if the NLL is already a mean over tokens."""
     prices_K: Floats | None = None
     """Prices that an earlier E-step of the same method returned; they only save time."""
 
@@ -62,6 +68,11 @@ class Evidence:
         """Q(z=k | context, response), Eq. 2 of the paper."""
         return normalise(self.joint_NK)
 
+    @property
+    def mean_nll_NK(self) -> Floats:
+        """NLL per token."""
+        return self.nll_NK if self.lengths_N is None else self.nll_NK / np.maximum(self.lengths_N, 1)[:, None]
+
     def rng(self, method: str) -> np.random.Generator:
         """Random numbers of a method at this step."""
         return np.random.default_rng((_stream(method), self.seed, self.step))
@@ -69,7 +80,11 @@ class Evidence:
     def rows(self, index_N: Ints) -> "Evidence":
         """The evidence of some samples, in the given order."""
         return replace(
-            self, nll_NK=self.nll_NK[index_N], log_prior_NK=self.log_prior_NK[index_N], ids_N=self.ids_N[index_N]
+            self,
+            nll_NK=self.nll_NK[index_N],
+            log_prior_NK=self.log_prior_NK[index_N],
+            ids_N=self.ids_N[index_N],
+            lengths_N=None if self.lengths_N is None else self.lengths_N[index_N],
         )
 
 
@@ -116,10 +131,27 @@ def soft_em(evidence: Evidence) -> Floats:
 
 def hard_em(evidence: Evidence) -> Floats:
     """The most likely decoder gets the whole sample; equally likely ones draw lots."""
-    joint_NK = evidence.joint_NK
-    best_NK = joint_NK == joint_NK.max(1, keepdims=True)
-    lottery_NK = evidence.rng("hard-em").random(joint_NK.shape)
-    return _one_hot(np.where(best_NK, lottery_NK, -1.0).argmax(1), evidence.num_decoders)
+    return _winner(evidence, "hard-em")
+
+
+def relaxed_wta(evidence: Evidence) -> Floats:
+    """Winner takes almost all: the most likely decoder has weight 1 − ε, each other one ε / (K − 1).
+
+    A decoder that never wins still learns a little. LoRA-MCL's first method.
+    """
+    winner_NK, others = _winner(evidence, "relaxed-wta"), max(evidence.num_decoders - 1, 1)
+    share = 0.0 if evidence.num_decoders == 1 else evidence.epsilon
+    return winner_NK * (1 - share) + (1 - winner_NK) * (share / others)
+
+
+def annealed_wta(evidence: Evidence) -> Floats:
+    """Weights ∝ exp(−mean NLL / τ), with τ falling by a constant factor until the winner takes all.
+
+    LoRA-MCL's second method.
+    """
+    if evidence.step >= evidence.anneal_steps:
+        return _winner(evidence, "annealed-wta")
+    return normalise(-evidence.mean_nll_NK / evidence.temperature)
 
 
 def eqhard_em(evidence: Evidence) -> tuple[Floats, Floats]:
@@ -171,6 +203,8 @@ METHODS: dict[str, Assigner] = {
     "eqsoft-em": eqsoft_em,
     "eqrandom-fixed": eqrandom_fixed,
     "eqrandom-dynamic": eqrandom_dynamic,
+    "relaxed-wta": relaxed_wta,
+    "annealed-wta": annealed_wta,
 }
 """The methods of stage 2 by the names that recipes use."""
 
@@ -193,6 +227,14 @@ def _shuffled(number: int, num_decoders: int, rng: np.random.Generator) -> Ints:
     capacity_K = np.full(num_decoders, number // num_decoders, np.intp)
     capacity_K[rng.permutation(num_decoders)[: number % num_decoders]] += 1
     return rng.permutation(np.repeat(np.arange(num_decoders), capacity_K))
+
+
+def _winner(evidence: Evidence, method: str) -> Floats:
+    """One for the most likely decoder of each sample; equally likely ones draw lots."""
+    joint_NK = evidence.joint_NK
+    best_NK = joint_NK == joint_NK.max(1, keepdims=True)
+    lottery_NK = evidence.rng(method).random(joint_NK.shape)
+    return _one_hot(np.where(best_NK, lottery_NK, -1.0).argmax(1), evidence.num_decoders)
 
 
 def _one_hot(decoder_N: Ints, num_decoders: int) -> Floats:

@@ -60,7 +60,8 @@ class EM:
 
     def __post_init__(self) -> None:
         self.bound = UsageBound(self.model.num_decoders)
-        self.limits = Limits(max_tokens=self.optimizer.settings.max_tokens)
+        settings = self.optimizer.settings
+        self.limits = Limits(max_tokens=settings.max_tokens, max_activations=settings.max_activations)
 
     def draw(self) -> Ints:
         """The ids of the next N samples, the same on every process."""
@@ -71,6 +72,13 @@ class EM:
     def samples(self, ids_n: Ints) -> Samples:
         """Some samples of the corpus, on the model's device."""
         return Samples.of(collate(self.corpus, ids_n, self.pad_id), self.model.device)
+
+    def scored_lengths(self, ids_N: Ints) -> Ints | None:
+        """Tokens of some samples whose NLL the E-step sums; None if it takes their mean."""
+        if self.settings.likelihood == "mean":
+            return None
+        longest = self.settings.e_step_max_tokens
+        return np.minimum(self.corpus.response_lengths[ids_N], longest or np.iinfo(np.int32).max)
 
     @contextmanager
     def computing(self, part: str) -> Iterator[None]:
@@ -190,7 +198,10 @@ def _assign(em: EM, own: Likelihoods, ids_N: Ints, clock: "_Clock") -> Assignmen
         seed=em.seed,
         step=em.step,
         cost=em.settings.cost,
-        temperature=em.settings.temperature_at(em.step),
+        temperature=em.settings.temperature_at(em.step, em.method),
+        anneal_steps=em.settings.anneal_steps,
+        epsilon=em.settings.epsilon,
+        lengths_N=em.scored_lengths(ids_N),
         prices_K=em.prices_K,
     )
     try:

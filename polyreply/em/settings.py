@@ -28,11 +28,15 @@ class EMSettings:
     e_step_max_tokens: int | None = None
     """Score only the first tokens of each response; None means all."""
     temperature: float = 1.0
-    """eqsoft-em: the weight of the entropy at the start, in the units of the cost."""
+    """eqsoft-em: the weight of the entropy at the start, in the units of the cost. annealed-wta: τ at the start, in
+    nats per token."""
     final_temperature: float | None = None
-    """eqsoft-em: the weight it falls to; None means that it stays."""
+    """eqsoft-em: the weight it falls to; None means that it stays. annealed-wta: τ in the last step before the winner
+    takes all; None means a hundredth of `temperature`."""
     anneal_steps: int = 200
-    """eqsoft-em: EM steps until it has fallen."""
+    """eqsoft-em, annealed-wta: EM steps until it has fallen."""
+    epsilon: float = 0.05
+    """relaxed-wta: the weight that the decoders which do not win share."""
     freeze_shared: bool = True
     """Train only what differs between decoders (and the prior)."""
 
@@ -44,12 +48,15 @@ class EMSettings:
             yield f"e_step_max_tokens is {self.e_step_max_tokens}; use 1 or more, or leave it out"
         if min(self.temperature, self.final_temperature or self.temperature) <= 0:
             yield "temperature and final_temperature must be above 0; for a hard assignment use eqhard-em"
+        if not 0 <= self.epsilon < 1:
+            yield f"epsilon is {self.epsilon}; use a share from 0 to below 1"
         if self.anneal_steps < 1:
             yield f"anneal_steps is {self.anneal_steps}; use 1 or more"
 
-    def temperature_at(self, step: int) -> float:
-        """eqsoft-em's temperature at an E-step: it falls by the same factor in each step, then stays."""
-        end = self.temperature if self.final_temperature is None else self.final_temperature
+    def temperature_at(self, step: int, method: str) -> float:
+        """The temperature of a method at an E-step: it falls by the same factor in each step, then stays."""
+        unless_given = self.temperature / 100 if method == "annealed-wta" else self.temperature
+        end = unless_given if self.final_temperature is None else self.final_temperature
         if step >= self.anneal_steps:
             return end
         return float(self.temperature * (end / self.temperature) ** (step / self.anneal_steps))
@@ -75,7 +82,9 @@ class OptimizerSettings:
     batch_rows: int = 64
     """Stage 1: samples of one update, over all processes, of similar lengths."""
     max_tokens: int = 2048
-    """Tokens that pass through the decoders at once; less needs less memory and changes nothing but rounding."""
+    """Most tokens that pass through the decoders at once; less needs less memory and changes nothing but rounding."""
+    max_activations: int = 1 << 27
+    """Most numbers that a backward pass keeps of the layers, which bounds the tokens in deep and wide models."""
 
     def problems(self) -> Iterator[str]:
         """Values that Adam cannot use."""
@@ -85,6 +94,6 @@ class OptimizerSettings:
             yield f"betas are {self.betas}; use numbers from 0 to below 1"
         if self.clip_norm is not None and self.clip_norm <= 0:
             yield f"clip_norm is {self.clip_norm}; use a number above 0, or leave it out"
-        for name, least in (("batch_rows", 1), ("max_tokens", 1), ("warmup_steps", 0)):
+        for name, least in (("batch_rows", 1), ("max_tokens", 1), ("max_activations", 1), ("warmup_steps", 0)):
             if getattr(self, name) < least:
                 yield f"{name} is {getattr(self, name)}; use {least} or more"

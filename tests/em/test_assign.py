@@ -14,7 +14,7 @@ from polyreply.em.posterior import posterior
 from polyreply.em.settings import EMSettings
 from polyreply.errors import DivergedError, PolyReplyError
 
-HARD = [method for method in METHODS if "soft" not in method]
+HARD = ["eqhard-em", "hard-em", "eqrandom-fixed", "eqrandom-dynamic"]
 BALANCED = ["eqhard-em", "eqrandom-dynamic", "eqsoft-em"]
 K = 4
 
@@ -162,6 +162,39 @@ def test_hard_em_takes_the_most_likely_decoder():
     np.testing.assert_array_equal(found.weights_NK.argmax(1), found.posterior_NK.argmax(1))
 
 
+@given(arrays(np.float64, (5, K), elements=st.floats(0, 50)), st.floats(0, 0.99))
+def test_relaxed_wta_leaves_epsilon_to_the_others(nll_NK, epsilon):
+    weights_NK = run("relaxed-wta", nll_NK, epsilon=epsilon).weights_NK
+    winner_N = weights_NK.argmax(1) if epsilon < 0.74 else None  # above, ε / (K − 1) is more than 1 − ε
+    for row in weights_NK:
+        np.testing.assert_allclose(sorted(row), sorted([1 - epsilon, *[epsilon / (K - 1)] * (K - 1)]))
+    if winner_N is not None:
+        np.testing.assert_allclose(nll_NK[np.arange(5), winner_N], nll_NK.min(1), atol=1e-12)
+
+
+def test_relaxed_wta_without_epsilon_and_with_one_decoder_is_hard():
+    nll_NK = nll_of(20)
+    np.testing.assert_array_equal(run("relaxed-wta", nll_NK, epsilon=0.0).weights_NK, run("hard-em", nll_NK).weights_NK)
+    assert run("relaxed-wta", nll_NK[:, :1]).weights_NK.tolist() == [[1.0]] * 20
+
+
+@given(arrays(np.float64, (5, K), elements=st.floats(0, 50)), st.floats(0.05, 10))
+def test_annealed_wta_is_a_softmax_of_the_mean_nll(nll_NK, temperature):
+    lengths_N = np.array([1, 2, 5, 10, 20])
+    found = run("annealed-wta", nll_NK, lengths_N=lengths_N, temperature=temperature, step=7, anneal_steps=8)
+    expected_NK = np.exp(-(nll_NK - nll_NK.min(1, keepdims=True)) / lengths_N[:, None] / temperature)
+    np.testing.assert_allclose(found.weights_NK, expected_NK / expected_NK.sum(1, keepdims=True), atol=1e-12)
+    already_mean = run("annealed-wta", nll_NK / lengths_N[:, None], temperature=temperature)
+    np.testing.assert_allclose(found.weights_NK, already_mean.weights_NK, atol=1e-9)
+
+
+def test_annealed_wta_becomes_hard():
+    nll_NK = nll_of(20)
+    soft, hard = (run("annealed-wta", nll_NK, step=step, anneal_steps=8).weights_NK for step in (7, 8))
+    assert soft.max() < 1
+    np.testing.assert_array_equal(hard, run("hard-em", nll_NK).weights_NK)
+
+
 def test_hard_em_breaks_ties_among_the_best_only():
     nll_NK = np.tile([1.0, 0.0, 2.0, 0.0], (200, 1))
     used_K = run("hard-em", nll_NK).weights_NK.sum(0)
@@ -262,7 +295,7 @@ def test_eqsoft_em_with_nll_at_temperature_one_is_a_posterior_under_another_prio
 )
 def test_temperature_falls_by_a_constant_factor(step, start, end, anneal_steps, expected):
     settings = EMSettings(temperature=start, final_temperature=end, anneal_steps=anneal_steps)
-    assert settings.temperature_at(step) == pytest.approx(expected, rel=1e-12)
+    assert settings.temperature_at(step, "eqsoft-em") == pytest.approx(expected, rel=1e-12)
     assert not list(settings.problems())
 
 
@@ -270,3 +303,9 @@ def test_temperature_zero_is_refused():
     assert any("above 0" in problem for problem in EMSettings(final_temperature=-1.0).problems())
     with pytest.raises(PolyReplyError, match="found 0"):
         run("eqsoft-em", nll_of(8), temperature=0)
+
+
+def test_annealed_wta_falls_by_a_constant_factor_to_a_hundredth_by_default():
+    taus = [EMSettings(temperature=2.0, anneal_steps=50).temperature_at(step, "annealed-wta") for step in range(60)]
+    assert taus[0] == 2.0 and taus[50:] == [pytest.approx(0.02)] * 10
+    assert all(after / before == pytest.approx(0.01 ** (1 / 50)) for before, after in pairwise(taus[:51]))
