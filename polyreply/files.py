@@ -139,6 +139,12 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def cache_folder(kind: str) -> Path:
+    """Where what can be made again is kept: `kind` in $POLYREPLY_CACHE, or in ~/.cache/polyreply."""
+    named = os.environ.get("POLYREPLY_CACHE")
+    return (Path(named) if named else Path.home() / ".cache" / "polyreply") / kind
+
+
 def digest(path: Path) -> str:
     """BLAKE2b of a file's content, as hex digits."""
     with path.open("rb") as stream:
@@ -164,6 +170,15 @@ def lock(path: Path) -> FileIO:
     except (ImportError, OSError):
         pass
     return handle
+
+
+def wait_for_lock(path: Path) -> FileIO:
+    """Hold the same lock, after other processes have released it."""
+    while True:
+        try:
+            return lock(path)
+        except LockedError:
+            time.sleep(0.2)
 
 
 def check_schema_version(what: object, found: object, newest: int) -> None:

@@ -29,15 +29,20 @@ class ContextFormat:
     """Text between turns; None means the tokenizer's `<turn>`, else its sep_token, else its eos_token."""
     prefix: str = ""
     """Text before the first turn, tokenised on its own, never cut; in a chat template, the system message."""
-    chat_template: bool = False
+    chat_template: bool | None = None
     """Frame the turns with the tokenizer's chat template, as messages of user and assistant in turn, the last
-    one the user's. If a template requires a user's message first, an assistant's turn before it is lost."""
+    one the user's; None means where it has one. If a template requires a user's message first, an assistant's
+    turn before it is lost."""
     max_context_tokens: int = 256
     """Most tokens of a context, all included. The oldest turns are dropped, whole; when the last turn alone
     is too long, its oldest tokens are."""
     max_response_tokens: int = 128
     """Most tokens of a response, its end of sequence included. One that is cut at the end has no end of
     sequence: it must not teach a model to stop in mid-sentence."""
+
+    def uses_chat_template(self, tokenizer: "PreTrainedTokenizerBase") -> bool:
+        """Whether turns are framed by a chat template."""
+        return bool(tokenizer.chat_template) if self.chat_template is None else self.chat_template
 
     def __post_init__(self) -> None:
         """Reject limits that leave no token."""
@@ -98,6 +103,26 @@ def encode_responses(
     return encoded, Truncation(responses=len(encoded), responses_cut=cut)
 
 
+def invocation_tokens(tokenizer: "PreTrainedTokenizerBase", format: ContextFormat) -> list[int]:
+    """The constant tokens that end every context: the chat template's assistant header, or the last piece.
+
+    A decoder-only model's adapters act from the first of them on.
+    """
+    frame = _Frame(tokenizer, format)
+    last = frame.scaffold(1)[-1]
+    if frame.is_chat:
+        with_header, without = (frame.render(["a"], header=header) for header in (True, False))
+        header = _call(tokenizer, [with_header.removeprefix(without)])[0]
+        if with_header.startswith(without) and header and last[-len(header) :] == header:
+            return header
+    return last
+
+
+def can_occur_in_response(tokens: Sequence[int], tokenizer: "PreTrainedTokenizerBase", format: ContextFormat) -> bool:
+    """Whether a response could hold these tokens, one after the other: not if one is for the scaffold alone."""
+    return not (_control_ids(tokenizer, format) - {tokenizer.eos_token_id}) & set(tokens)
+
+
 class _Frame:
     """The scaffold of a context: for n turns, the n + 1 pieces around and between them."""
 
@@ -106,14 +131,15 @@ class _Frame:
         self._eos = _eos_id(tokenizer)
         self._scaffolds: dict[int, list[list[int]]] = {}
         self.control_ids = _control_ids(tokenizer, format)
-        if not format.chat_template:
+        self.is_chat = format.uses_chat_template(tokenizer)
+        if not self.is_chat:
             self._head, self._separator, self._tail = self._joining_pieces()
         self._check_room(format.max_context_tokens)
 
     def fit(self, turns: list[list[int]], limit: int) -> tuple[Ids, bool, bool]:
         """Frame the last turns that fit; also return whether turns were lost and whether one was cut."""
         num_kept = next((n for n in range(len(turns), 1, -1) if self._fits(turns[-n:], limit)), 1)
-        scaffold, kept = self._scaffold(num_kept), turns[-num_kept:]
+        scaffold, kept = self.scaffold(num_kept), turns[-num_kept:]
         room = limit - sum(map(len, scaffold))
         cut = num_kept == 1 and len(kept[0]) > room
         if cut:
@@ -122,21 +148,21 @@ class _Frame:
         return np.array(ids, dtype=np.int32), num_kept < len(turns), cut
 
     def _fits(self, turns: list[list[int]], limit: int) -> bool:
-        scaffold = self._scaffold(len(turns))
+        scaffold = self.scaffold(len(turns))
         return bool(scaffold) and sum(map(len, chain(scaffold, turns))) <= limit
 
     def _check_room(self, limit: int) -> None:
-        least = sum(map(len, self._scaffold(1))) + 1
+        least = sum(map(len, self.scaffold(1))) + 1
         if least > limit:
             raise DataError(
                 f"max_context_tokens {limit} leaves no room for a turn: the prefix and the special tokens "
                 f"take {least - 1}; use {least} or more"
             )
 
-    def _scaffold(self, num_turns: int) -> list[list[int]]:
+    def scaffold(self, num_turns: int) -> list[list[int]]:
         """Give the pieces for a number of turns; none if the chat template refuses an assistant's turn first."""
         if num_turns not in self._scaffolds:
-            if self._format.chat_template:
+            if self.is_chat:
                 self._scaffolds[num_turns] = self._chat_pieces(num_turns)
             else:
                 between = [self._separator] * (num_turns - 1)
@@ -171,14 +197,10 @@ class _Frame:
     def _chat_pieces(self, num_turns: int) -> list[list[int]]:
         """Render the template around a mark for each turn, and encode what it writes between the marks."""
         marks = [f"\ue000{i}\ue001" for i in range(num_turns)]
-        roles = [("user", "assistant")[(num_turns - 1 - i) % 2] for i in range(num_turns)]
-        messages = [{"role": role, "content": mark} for role, mark in zip(roles, marks, strict=True)]
-        if self._format.prefix:
-            messages.insert(0, {"role": "system", "content": self._format.prefix})
         try:
-            rest = str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+            rest = self.render(marks)
         except Exception as error:  # a template raises what it likes
-            if roles[0] == "assistant":
+            if num_turns % 2 == 0:  # the assistant's turn would be first
                 return []
             raise DataError(f"the tokenizer's chat template cannot frame these turns: {error}") from error
         pieces = []
@@ -188,6 +210,14 @@ class _Frame:
                 raise DataError("the tokenizer's chat template leaves out a turn; set chat_template to false")
             pieces.append(before)
         return [ids for piece in [*pieces, rest] for ids in (_call(self._tokenizer, [piece]) if piece else [[]])]
+
+    def render(self, turns: Sequence[str], *, header: bool = True) -> str:
+        """What the chat template makes of some turns, the last one the user's, with the assistant's header or not."""
+        roles = [("user", "assistant")[(len(turns) - 1 - i) % 2] for i in range(len(turns))]
+        messages = [{"role": role, "content": turn} for role, turn in zip(roles, turns, strict=True)]
+        if self._format.prefix:
+            messages.insert(0, {"role": "system", "content": self._format.prefix})
+        return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=header))
 
 
 def _eos_id(tokenizer: "PreTrainedTokenizerBase") -> int:
@@ -201,7 +231,7 @@ def _control_ids(tokenizer: "PreTrainedTokenizerBase", format: ContextFormat) ->
     """Give the ids that a typed text may never become: they are for the scaffold alone."""
     names = ("bos", "eos", "pad", "sep", "cls", "mask")
     ids = {getattr(tokenizer, f"{name}_token_id") for name in names} | {tokenizer.get_added_vocab().get("<turn>")}
-    if format.chat_template:
+    if format.uses_chat_template(tokenizer):
         ids.update(tokenizer.all_special_ids)
     return ids - {None, tokenizer.unk_token_id}
 

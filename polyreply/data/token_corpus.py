@@ -30,7 +30,7 @@ from polyreply.data.folder import split_files
 from polyreply.data.read import read_dialogues
 from polyreply.data.tokenizer import fingerprint
 from polyreply.errors import DataError
-from polyreply.files import digest
+from polyreply.files import cache_folder, digest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -133,8 +133,8 @@ class TokenCorpus:
     ) -> Self:
         """Tokenise a dialogue file, or open the result of an earlier run with the same content and settings.
 
-        The cache is `cache_dir`, or $POLYREPLY_CACHE, or ~/.cache/polyreply/tokens. Its key is the file's bytes, the
-        tokenizer's fingerprint and the format; a damaged entry is built again. Several processes may build at once.
+        The cache is `cache_dir`, or `tokens` in $POLYREPLY_CACHE or ~/.cache/polyreply. Its key is the file's bytes,
+        the tokenizer's fingerprint and the format; a damaged entry is built again. Several processes may build at once.
         """
         try:
             content = digest(path)
@@ -142,7 +142,7 @@ class TokenCorpus:
             raise DataError(f"cannot read dialogues from {path}: {error.strerror}; expected a file") from error
         settings = [SCHEMA_VERSION, content, path.suffixes, fingerprint(tokenizer), asdict(format)]
         key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:40]
-        cached = _cache_dir(cache_dir) / f"{key}.arrow"
+        cached = (cache_dir or cache_folder("tokens")) / f"{key}.arrow"
         with contextlib.suppress(DataError):  # absent or not complete: build it
             corpus = cls(cached)
             if corpus.is_intact():
@@ -281,13 +281,6 @@ def _unchanged_dialogues(path: Path, content: str) -> Iterator[Dialogue]:
     yield from read_dialogues(path, bad_rows=BadRows(strict=True, advice=_FIX_ROWS))
     if digest(path) != content:
         raise DataError(f"{path} changed while it was read; run again when nothing writes to it")
-
-
-def _cache_dir(chosen: Path | None) -> Path:
-    if chosen is not None:
-        return chosen
-    named = os.environ.get("POLYREPLY_CACHE")
-    return Path(named) if named else Path.home() / ".cache" / "polyreply" / "tokens"
 
 
 def _remove_stale(out_path: Path) -> None:

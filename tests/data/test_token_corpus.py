@@ -287,7 +287,7 @@ def test_builds_at_once_do_not_harm_each_other(dialogue_file, tmp_path):
 
 def test_the_cache_is_where_the_environment_says(tokenizer, dialogue_file, tmp_path, monkeypatch):
     monkeypatch.setenv("POLYREPLY_CACHE", str(tmp_path / "named"))
-    assert TokenCorpus.build(dialogue_file, tokenizer, FORMAT).path.parent == tmp_path / "named"
+    assert TokenCorpus.build(dialogue_file, tokenizer, FORMAT).path.parent == tmp_path / "named" / "tokens"
     monkeypatch.delenv("POLYREPLY_CACHE")
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
     expected = tmp_path / "home" / ".cache" / "polyreply" / "tokens"
