@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from polyreply.metrics.scores import Scores
     from polyreply.models.config import PolyReplyConfig
     from polyreply.models.model import PolyReplyModel
+    from polyreply.models.settings import LoraSettings
     from polyreply.reply import PolyReply, Reply
     from polyreply.training.callbacks import Callback
     from polyreply.training.loop import train
@@ -23,6 +24,7 @@ __all__ = [
     "Comparison",
     "Dialogue",
     "EMSettings",
+    "LoraSettings",
     "ModelSettings",
     "OptimizerSettings",
     "PolyReply",
@@ -47,6 +49,7 @@ _HOMES = {
     "Comparison": "polyreply.metrics.comparison",
     "Dialogue": "polyreply.data.dialogue",
     "EMSettings": "polyreply.em.settings",
+    "LoraSettings": "polyreply.models.settings",
     "ModelSettings": "polyreply.training.recipe",
     "OptimizerSettings": "polyreply.em.settings",
     "PolyReply": "polyreply.reply",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias, Unpack, overload
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from polyreply.data.context_format import encode_contexts
+from polyreply.data.context_format import ContextFormat, encode_contexts, invocation_tokens
 from polyreply.data.dialogue import Dialogue
 from polyreply.data.tokenizer import load_tokenizer
 from polyreply.decoding.generate import GenerationOptions, check_request, way_of
@@ -19,6 +19,7 @@ from polyreply.models.backbones import SHIPPED, Dtype, backbone_tokenizer, load_
 from polyreply.models.config import DecoderSettings, PolyReplyConfig
 from polyreply.models.model import PolyReplyModel
 from polyreply.models.pretrained import read_config
+from polyreply.models.settings import BackboneIn
 
 if TYPE_CHECKING:
     from polyreply.models.card import CardFacts, Example
@@ -72,16 +73,18 @@ class PolyReply:
         *,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype | None = None,
+        backbone: str | Path | None = None,
     ) -> "PolyReply":
         """Load a model folder, a model of the Hugging Face hub by its name, or `shipped`, the package's own.
 
+        `backbone` is for a model that was saved without its backbone: another place to load that from.
         Weights have the type they were saved in by default; the shipped ones become float32.
         """
         if isinstance(dtype, str) and dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
             raise PolyReplyError(f"expected a dtype such as float32 or bfloat16, found {dtype!r}")
         if folder_or_name == SHIPPED:
             folder_or_name, dtype = shipped_folder(), dtype or torch.float32
-        model = PolyReplyModel.from_pretrained(folder_or_name, dtype=dtype)
+        model = PolyReplyModel.from_pretrained(folder_or_name, dtype=dtype, backbone=backbone)
         tokenizer = backbone_tokenizer(folder_or_name)
         if tokenizer is None:
             raise ModelFolderError(
@@ -114,6 +117,9 @@ class PolyReply:
             tokenizer = load_tokenizer(tokenizer)
         if tokenizer is None:
             raise PolyReplyError("expected a tokenizer, found none with the backbone; pass one as the second argument")
+        if not backbone.config.is_encoder_decoder and settings.get("adapt") != "everything":
+            format = ContextFormat(**settings.get("context_format", {}))
+            settings["invocation_tokens"] = invocation_tokens(tokenizer, format)
         return cls(PolyReplyModel.from_backbone(backbone, backbone_name=backbone_name, **settings), tokenizer)
 
     @property
@@ -163,6 +169,7 @@ class PolyReply:
         temperature: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
+        min_p: float | None = None,
         samples: int | None = None,
         beta: float | None = None,
         num_groups: int | None = None,
@@ -172,7 +179,7 @@ class PolyReply:
         """The replies to a message (a text), to several turns (a tuple or a Dialogue), or to a list of these.
 
         `decode` is decoders (one reply of each, or of the first k), mbr (each decoder's reply that agrees best with
-        `samples` of all of them), or beam, nucleus or diverse-beam (k replies of the shared weights with adapters off,
+        `samples` of all of them), or beam, nucleus, min-p or diverse-beam (k replies of stage 1's single-decoder model,
         by default 10). `m` keeps the m most diverse of them. `ReplyOptions` describes every option; None leaves it to
         the model's own generation config. An option that the way to decode would ignore is an error.
         """
@@ -187,6 +194,7 @@ class PolyReply:
             "temperature": temperature,
             "top_k": top_k,
             "top_p": top_p,
+            "min_p": min_p,
             "samples": samples,
             "beta": beta,
             "num_groups": num_groups,
@@ -219,9 +227,13 @@ class PolyReply:
         *,
         card: "CardFacts | None" = None,
         examples: Sequence[Context] = (),
+        backbone: BackboneIn = "whole",
         overwrite: bool = False,
     ) -> None:
         """Save weights, configuration, tokenizer and model card to a folder that loads on its own.
+
+        With `backbone="reference"` the backbone's weights are left out and found again by its name when the folder is
+        loaded, which needs it installed or downloaded.
 
         The folder is complete or absent. The card is written from the model, from `card` and from the replies to
         `examples`; a loaded model that is saved with neither keeps the card it came with.
@@ -236,7 +248,7 @@ class PolyReply:
             self._readme = model_card(self.model, replace(facts, examples=shown))
         with new_folder(out, overwrite) as scratch:
             with quietly():
-                self.model.save_pretrained(scratch / "out")
+                self.model.save_pretrained(scratch / "out", backbone=backbone)
             self.tokenizer.save_pretrained(scratch / "out")
             (scratch / "out" / "README.md").write_text(self._readme, encoding="utf-8")
 

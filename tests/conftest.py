@@ -16,11 +16,18 @@ import runs
 hypothesis.settings.register_profile("polyreply", deadline=None)
 hypothesis.settings.load_profile("polyreply")
 
+CACHE = Path(sys.prefix, "polyreply-cache")
+"""Of fixtures that several tests share, and of all runs of the tests."""
+os.environ["POLYREPLY_CACHE"] = str(CACHE)
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side, and tiny models gain nothing from threads
 
 
-LONGEST = ("test_killed_runs.py", "test_distributed.py", "test_jobs.py", "test_reproduce.py", "test_readme.py")
+LONGEST = (
+    *("test_killed_runs.py", "test_distributed.py", "test_train.py", "test_reply_file.py", "test_demo.py"),
+    *("test_jobs.py", "test_gguf_file.py", "test_lora_page.py", "test_readme.py", "test_single_decoder.py"),
+    *("test_reproduce.py", "test_reply_cli.py", "test_notebook.py", "test_full_disks.py", "test_checkpoints.py"),
+)
 """Files that take longest: they start first, so that no worker is left alone with one at the end."""
 
 
@@ -30,7 +37,11 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("POLYREPLY_CACHE", str(tmp_path_factory.mktemp("cache")))
+    """An empty cache for each test, but for backbones from GGUF files: they are converted once for all."""
+    cache = tmp_path_factory.mktemp("cache")
+    (CACHE / "backbones").mkdir(parents=True, exist_ok=True)
+    (cache / "backbones").symlink_to(CACHE / "backbones")
+    monkeypatch.setenv("POLYREPLY_CACHE", str(cache))
 
 
 @pytest.fixture

@@ -1,31 +1,21 @@
 """Runs a training in a process of its own that kills itself at a chosen moment, or tells which moments there are.
 
 A moment is a call of a function of polyreply (or of one that puts files in their place): the n-th of a run is the same
-in every run of the same recipe. The processes are forks of a server that has imported everything, so they start fast.
+in every run of the same recipe.
 """
 
 import json
-import multiprocessing
 import os
 import signal
 import sys
 from pathlib import Path
 
+from forks import context
+
 import polyreply
 
 HOME = str(Path(polyreply.__file__).parent)
 _FILE_CALLS = ("fsync", "rename", "replace", "mkdir", "unlink", "rmdir")
-
-context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(
-    [
-        "killed",
-        "polyreply.training.loop",
-        "transformers.models.t5.modeling_t5",
-        "matplotlib.backends.backend_agg",
-        "scipy.stats",
-    ]
-)
 
 
 class _Counter:

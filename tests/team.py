@@ -1,11 +1,10 @@
-"""Training runs, one after the other, in this process or by all processes of a launcher: `torchrun team.py JOBS.json`.
+"""Training runs, one after the other, in this process or by a team of processes as a launcher starts them.
 
 A job is {"settings": [...], "resume": bool, "die": [rank, step], "apart": bool, "full": step}: one process may be
 killed on the way; each may work in a folder of its own; the disk of the main one may become full. The weights of every
 E-step are kept beside the run folder, or the error that ended the run.
 """
 
-import json
 import os
 import resource
 import signal
@@ -14,6 +13,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from forks import context, places
 
 from polyreply.config import load_recipe
 from polyreply.em import em_step
@@ -22,7 +22,9 @@ from polyreply.training.callbacks import Callback
 from polyreply.training.loop import train
 from polyreply.training.recipe import TrainRecipe
 
-RANK = int(os.environ.get("RANK", "0"))
+
+def rank():
+    return int(os.environ.get("RANK", "0"))
 
 
 class Told(Callback):
@@ -43,13 +45,13 @@ def attempt(apart=False, full=None, **job):
     """A job that may fail: what it says is written beside the run folder."""
     home = Path.cwd()
     if apart:
-        os.chdir(f"apart.{RANK}")
+        os.chdir(f"apart.{rank()}")
     try:
         run(callbacks=[Told(full)], **job)
     except PolyReplyError as error:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         [out] = [setting.removeprefix("out=") for setting in job["settings"] if setting.startswith("out=")]
-        Path(f"{out}.{RANK}.error").write_text(str(error))
+        Path(f"{out}.{rank()}.error").write_text(str(error))
     os.chdir(home)
 
 
@@ -57,7 +59,7 @@ def run(settings, resume=False, die=(), callbacks=()):
     """Trains; returns the run folder, beside which lie the weights of all E-steps as this process saw them."""
     recipe = load_recipe(TrainRecipe, None, settings)
     original, seen = em_step.assign, []
-    dies_at = die[1] if die and die[0] == RANK else -1
+    dies_at = die[1] if die and die[0] == rank() else -1
 
     def remember(*arguments, **options):
         if len(seen) == dies_at:
@@ -71,7 +73,7 @@ def run(settings, resume=False, die=(), callbacks=()):
         train(recipe, resume=resume, callbacks=callbacks)
     finally:
         em_step.assign = original
-    np.savez(assignments_file(recipe.out, RANK), *seen)
+    np.savez(assignments_file(recipe.out, rank()), *seen)
     return Path(recipe.out)
 
 
@@ -81,15 +83,26 @@ def assignments_file(out, rank):
 
 
 def launch(jobs, folder, number=2, may_fail=False):
-    """Has `number` processes do the jobs together, as `torchrun` does."""
-    path = Path(folder) / "jobs.json"
-    path.write_text(json.dumps(jobs))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(number)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command += [__file__, str(path), *(["may fail"] if may_fail else [])]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, cwd=folder)
+    """Has `number` processes do the jobs together; what they print, and the status of one that failed, or 0."""
+    rest = (str(folder), jobs, may_fail, os.environ["POLYREPLY_CACHE"])
+    team = [context.Process(target=_work, args=(place, *rest)) for place in places(number)]
+    for process in team:
+        process.start()
+    for process in team:
+        process.join(300)
+    said = [
+        "".join(Path(folder, f"{member}.{stream}").read_text() for member in range(number)) for stream in ("out", "err")
+    ]
+    return subprocess.CompletedProcess([], next((p.exitcode for p in team if p.exitcode), 0), *said)
 
 
-if __name__ == "__main__":
-    for job in json.loads(Path(sys.argv[1]).read_text()):
-        (attempt if sys.argv[2:] else run)(**job)
+def _work(environment, folder, jobs, may_fail, cache):
+    os.environ.update(environment, POLYREPLY_CACHE=cache)
+    os.chdir(folder)
+    for stream, name in ((sys.stdout, "out"), (sys.stderr, "err")):
+        os.dup2(os.open(f"{rank()}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream.fileno())
+    import torch
+
+    torch.set_num_threads(1)
+    for job in jobs:
+        (attempt if may_fail else run)(**job)

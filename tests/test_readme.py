@@ -4,7 +4,10 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+
+from polyreply.models.gguf_file import INSTALL_SMOLLM
 
 ROOT = Path(__file__).parent.parent
 
@@ -37,13 +40,26 @@ def test_the_python_examples_run_as_in_one_notebook(tmp_path):
     assert (tmp_path / "runs" / "mine" / "model" / "config.json").is_file()
 
 
-def test_console_examples_name_commands_and_recipes_that_exist(tmp_path, polyreply):
-    """Those that take too long to run: their commands exist, and their training recipes are valid."""
+def check_install(verb, *arguments):
+    """It installs our own extras, which exist, or the backbone, in the version that the library asks for."""
+    own = re.fullmatch(r"polyreply\[(.*)\]", arguments[-1])
+    if own:
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        assert verb == "install" and set(own[1].split(",")) <= extras.keys()
+    else:
+        assert shlex.join(["pip", verb, *arguments]) == INSTALL_SMOLLM
+
+
+def test_console_examples_name_commands_and_recipes_that_exist(tmp_path, polyreply_here):
+    """Those that take too long to run: their commands and extras exist, and their training recipes are valid."""
     from polyreply.cli.main import COMMANDS
 
     for command in (line for block in blocks("console") for line in block.splitlines() if line):
         program, verb, *arguments = shlex.split(command)
+        if program == "pip":
+            check_install(verb, *arguments)
+            continue
         assert program == "polyreply" and verb in COMMANDS
         if verb == "train":
-            done = polyreply(verb, *arguments, "--dry-run", cwd=tmp_path)
+            done = polyreply_here(verb, *arguments, "--dry-run", cwd=tmp_path)
             assert done.returncode == 0 and "method: eqhard-em" in done.stdout, done.stderr

@@ -84,7 +84,10 @@ def test_options_go_on_top_of_the_generation_config():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"decode": "magic"}, "expected decode to be one of decoders, mbr, beam, nucleus, diverse-beam, found 'magic'"),
+        (
+            {"decode": "magic"},
+            "expected decode to be one of decoders, mbr, beam, nucleus, min-p, diverse-beam, found 'magic'",
+        ),
         ({"k": 4}, "expected k from 1 to 3, the number of decoders, found 4"),
         ({"decode": "beam", "k": 0}, "k must be 1 or more"),
         ({"max_new_tokens": 0}, "max_new_tokens must be 1 or more"),
@@ -105,7 +108,7 @@ def test_options_without_effect_or_out_of_range_are_refused(options, message):
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("way", ["beam", "nucleus", "diverse-beam"])
+@pytest.mark.parametrize("way", ["beam", "nucleus", "min-p", "diverse-beam"])
 def test_the_other_ways_to_decode(way):
     made = pair()
     replies = made.reply(MESSAGE, decode=way, k=4)

@@ -2,19 +2,17 @@
 
 import gzip
 import json
-import multiprocessing
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from itertools import islice
 
-import psutil
 import pytest
 import torch
+from forks import context, free_port, places
 from pair import SENTENCES
 from safetensors.torch import load_file, save_file
 
@@ -47,12 +45,6 @@ def source(tmp_path, write_rows):
     return write
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return str(probe.getsockname()[1])
-
-
 def torchrun(*arguments):
     launcher = ("torch.distributed.run", "--nproc-per-node", 2, "--master-port", free_port(), "-m")
     command = [sys.executable, "-m", *map(str, launcher), "polyreply", "reply", *map(str, arguments)]
@@ -60,20 +52,16 @@ def torchrun(*arguments):
 
 
 def two_processes(folder, *arguments):
-    """What a launcher starts, without one that ends the others when a process has died; torch is imported once."""
-    server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["polyreply.reply", "polyreply.cli.main"])
-    places = [{"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"} for rank in range(2)]
-    port = free_port()
-    processes = [server.Process(target=run_as, args=(place, port, arguments, folder)) for place in places]
+    """What a launcher starts, without one that ends the others when a process has died."""
+    processes = [context.Process(target=run_as, args=(place, arguments, folder)) for place in places(2)]
     for process in processes:
         process.start()
     return processes
 
 
-def run_as(place, port, arguments, folder):
+def run_as(place, arguments, folder):
     """The command line as one of several processes; what it shows goes to a file named after its rank."""
-    os.environ |= {**place, "MASTER_PORT": port}
+    os.environ |= place
     with (folder / f"shown.{place['RANK']}").open("w") as stream:
         os.dup2(stream.fileno(), 1)
         os.dup2(stream.fileno(), 2)
@@ -267,11 +255,12 @@ def test_fewer_batches_than_processes(tmp_path, folder, model, source):
 
 def test_one_process_resumes_the_work_of_two_killed_ones(tmp_path, folder, model, source):
     path, one, two = source(400), tmp_path / "one.jsonl", tmp_path / "two.jsonl"
-    run = torchrun("-i", path, "-o", two, "--model", folder, "--batch-size", 4, "--sample", "--seed", 1)
+    arguments = ("-i", path, "-o", two, "--model", folder, "--batch-size", 4, "--sample", "--seed", 1)
+    processes = two_processes(tmp_path, *arguments)
     until_written(part_path(two, 0), part_path(two, 1))
-    for process in (*psutil.Process(run.pid).children(recursive=True), run):
+    for process in processes:
         process.kill()
-    run.communicate()
+        process.join()
     assert not two.exists()
     kept = sum(part.read_bytes().count(b"\n") for part in part_paths(two))
     assert 2 <= kept < 100

@@ -6,6 +6,8 @@ from functools import cache
 
 import torch
 from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
     BartConfig,
     BartForConditionalGeneration,
     GPT2Config,
@@ -68,10 +70,44 @@ def _llama():
     return LlamaForCausalLM(config)
 
 
+def _causal(model_type, **sizes):
+    """Any decoder-only architecture of Transformers by its name, with the sizes of the tiny Llama."""
+    common = {"hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 4}
+    ids = {"pad_token_id": PAD, "eos_token_id": EOS, "bos_token_id": 2}
+    config = AutoConfig.for_model(model_type, vocab_size=VOCABULARY, **common, **ids, **sizes)
+    return AutoModelForCausalLM.from_config(config)
+
+
+FURTHER = {
+    "mistral": {"num_key_value_heads": 2, "sliding_window": 4},
+    "qwen2": {"num_key_value_heads": 2},
+    "qwen3": {"num_key_value_heads": 2, "head_dim": 4},
+    "smollm3": {"num_key_value_heads": 2},
+    "gemma3_text": {"num_key_value_heads": 2, "head_dim": 4, "sliding_window": 4, "query_pre_attn_scalar": 4},
+    "granite": {
+        "num_key_value_heads": 2,
+        "logits_scaling": 3.0,
+        "residual_multiplier": 0.5,
+        "attention_multiplier": 0.3,
+    },
+    "olmo": {"num_key_value_heads": 2, "clip_qkv": 2.0},
+    "olmo2": {"num_key_value_heads": 2},
+    "olmo3": {"num_key_value_heads": 2, "sliding_window": 4},
+    "phi": {"num_key_value_heads": 4},
+    "phi3": {"num_key_value_heads": 2},
+}
+"""The other decoder-only architectures, with what makes each of them differ."""
+
 BACKBONES = {"t5": _t5, "bart": _bart, "gpt2": _gpt2, "llama": _llama}
 ENCODER_DECODER = ("t5", "bart")
+LORA = {"adapter": "lora", "lora": {"rank": 2}}
+EVERYTHING = {**LORA, "adapt": "everything"}
 VARIANTS = [
     *((name, {}) for name in BACKBONES),
+    *((name, LORA) for name in BACKBONES),
+    *((name, EVERYTHING) for name in BACKBONES),
+    ("t5", {"adapt": "everything"}),
+    ("llama", {"adapt": "everything"}),
     ("flan-t5", {}),
     ("t5", {"adapter_sites": "layer"}),
     ("llama", {"adapter_sites": "layer"}),
@@ -86,6 +122,8 @@ VARIANTS = [
 @cache
 def backbone(name):
     torch.manual_seed(7)
+    if name in FURTHER:
+        return _causal(name, **FURTHER[name]).eval()
     return {**BACKBONES, "flan-t5": _flan_t5}[name]().eval()
 
 

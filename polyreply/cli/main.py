@@ -16,8 +16,21 @@ import typer
 from polyreply import __version__, progress
 from polyreply.errors import PolyReplyError
 
-COMMANDS = ("bench", "compare", "demo", "evaluate", "prepare", "reply", "reproduce", "tokenize", "train")
-"""Modules of polyreply.cli; each defines a function of the same name, or a Typer app of subcommands."""
+COMMANDS = (
+    "bench",
+    "compare",
+    "demo",
+    "evaluate",
+    "export",
+    "import-peft",
+    "prepare",
+    "reply",
+    "reproduce",
+    "tokenize",
+    "train",
+)
+"""Modules of polyreply.cli (import_peft for import-peft); each defines a function of the same name, or a Typer app of
+subcommands."""
 
 app = typer.Typer(
     name="polyreply",
@@ -50,7 +63,8 @@ def _options(
 
 def _register_commands() -> None:
     for name in COMMANDS:
-        command = getattr(import_module(f"polyreply.cli.{name}"), name)
+        module = name.replace("-", "_")
+        command = getattr(import_module(f"polyreply.cli.{module}"), module)
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:

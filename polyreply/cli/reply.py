@@ -29,7 +29,7 @@ def reply(
         ),
     ] = None,
     model: Annotated[str, typer.Option(help="A model folder, a name on the Hugging Face hub, or shipped.")] = "shipped",
-    decode: Annotated[str, typer.Option(help="decoders, mbr, beam, nucleus or diverse-beam.")] = "decoders",
+    decode: Annotated[str, typer.Option(help="decoders, mbr, beam, nucleus, min-p or diverse-beam.")] = "decoders",
     k: Annotated[int | None, typer.Option("-k", help="Replies for each message: all decoders, or 10.")] = None,
     m: Annotated[int | None, typer.Option("-m", help="Show only this many of them, the most diverse.")] = None,
     input: Annotated[Path | None, typer.Option("--input", "-i", help="A dialogue file to reply to.")] = None,
@@ -44,6 +44,10 @@ def reply(
     temperature: Annotated[float | None, typer.Option(help="With --sample: below 1 is safer, above 1 wilder.")] = None,
     top_p: Annotated[
         float | None, typer.Option(help="With --sample, nucleus or mbr: the share of likely tokens.")
+    ] = None,
+    min_p: Annotated[
+        float | None,
+        typer.Option(help="With --sample or min-p: the least probability of a token, relative to the likeliest."),
     ] = None,
     samples: Annotated[int | None, typer.Option(help="With mbr: samples of each decoder, by default 8.")] = None,
     seed: Annotated[int, typer.Option(help="Decides what sampling draws.")] = 0,
@@ -76,6 +80,7 @@ def reply(
         "do_sample": sample or None,
         "temperature": temperature,
         "top_p": top_p,
+        "min_p": min_p,
         "samples": samples,
     }
     job = _job(texts, input, output, options, context_turns, batch_size, overwrite, dtype)

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyreply.decoding import t5_step
+from polyreply.decoding import causal_step, t5_step
 from polyreply.decoding.settings import Decoding, Response, by_length, pad_left, prompt_length
 from polyreply.decoding.step import Step, StockStep
 from polyreply.errors import PolyReplyError
+from polyreply.models.memory import Memory
 from polyreply.models.model import PolyReplyModel, wide
 from polyreply.models.packed import packed
 from polyreply.models.rows import Rows
@@ -46,9 +47,9 @@ def decode(
 def _decode(
     model: PolyReplyModel, context_BS: Tensor, mask_BS: Tensor, decoding: Decoding, decoders: list[int]
 ) -> list[list[Response]]:
-    memory = model.encode(context_BS, mask_BS)
-    rows = Rows.grid(len(memory), decoders, device=context_BS.device)
-    step = (t5_step.T5Step if t5_step.fits(model) else StockStep)(model, memory, rows)
+    rows = Rows.grid(len(context_BS), decoders, device=context_BS.device)
+    memory = model.encode(context_BS, mask_BS, rows)
+    step = _step(model, memory, rows)
     prompt_BS = None if model.family.encoder else pad_left(context_BS, mask_BS, 0)[0]
     length = prompt_length(model, context_BS)
     running = _Running(step, decoding, prompt_BS, length)
@@ -64,33 +65,42 @@ def _decode(
     return replies
 
 
+def _step(model: PolyReplyModel, memory: Memory, rows: Rows) -> Step:
+    """The leanest step that fits a model."""
+    if t5_step.fits(model):
+        return t5_step.T5Step(model, memory, rows)
+    if causal_step.fits(model):
+        return causal_step.CausalStep(model, memory, rows)
+    return StockStep(model, memory, rows)
+
+
 class _Running:
     """The tokens of the rows that are still running, and the finished responses by the number of their row."""
 
     def __init__(self, step: Step, decoding: Decoding, prompt_BS: Tensor | None, length: int) -> None:
         self.step, self.decoding, self.prompt_length = step, decoding, length
-        first_R = step.model.first_tokens(step.rows, step.memory)
-        self.constraints: Any = decoding.constraints(length, first_R.device)
-        self.tokens_RT = first_R[:, None] if prompt_BS is None else prompt_BS[step.rows.context_R]
-        self.newest_R = first_R
-        self.logprob_R = torch.zeros(len(step.rows), dtype=torch.float64, device=first_R.device)
-        self.eos = torch.tensor(decoding.eos_ids, device=first_R.device)
-        self.number_R = torch.arange(len(step.rows), device=first_R.device)
+        self.newest_RT = step.model.first_tokens(step.rows, step.memory)
+        device = self.newest_RT.device
+        self.constraints: Any = decoding.constraints(length, device)
+        self.tokens_RT = self.newest_RT if prompt_BS is None else prompt_BS[step.rows.context_R]
+        self.logprob_R = torch.zeros(len(step.rows), dtype=torch.float64, device=device)
+        self.eos = torch.tensor(decoding.eos_ids, device=device)
+        self.number_R = torch.arange(len(step.rows), device=device)
         self.done: dict[int, Response] = {}
 
     def advance(self) -> None:
         """One more token for every row; rows that end leave the batch."""
-        logits_RV = self.step.model.logits(self.step.states(self.newest_R), self.step.rows.segments)
-        self.newest_R = self._choose(logits_RV)
-        chosen_R = logits_RV.gather(1, self.newest_R[:, None])[:, 0]
-        self.logprob_R += wide(chosen_R) - torch.logsumexp(wide(logits_RV), -1)
-        self.tokens_RT = torch.cat([self.tokens_RT, self.newest_R[:, None]], 1)
-        ended_R = torch.isin(self.newest_R, self.eos)
+        logits_RV = self.step.model.logits(self.step.states(self.newest_RT), self.step.rows.segments)
+        chosen_R = self._choose(logits_RV)
+        self.newest_RT = chosen_R[:, None]
+        self.logprob_R += wide(logits_RV.gather(1, self.newest_RT)[:, 0]) - torch.logsumexp(wide(logits_RV), -1)
+        self.tokens_RT = torch.cat([self.tokens_RT, self.newest_RT], 1)
+        ended_R = torch.isin(chosen_R, self.eos)
         if ended_R.any():
             self.collect(ended_R)
             keep_R = ~ended_R
             self.step.keep(keep_R)
-            self.tokens_RT, self.newest_R = self.tokens_RT[keep_R], self.newest_R[keep_R]
+            self.tokens_RT, self.newest_RT = self.tokens_RT[keep_R], self.newest_RT[keep_R]
             self.logprob_R, self.number_R = self.logprob_R[keep_R], self.number_R[keep_R]
 
     def _choose(self, logits_RV: Tensor) -> Tensor:

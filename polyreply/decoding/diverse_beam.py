@@ -149,16 +149,14 @@ class _Search:
         self.rows: Rows | None = start
         self.groups = [[_Group(b, [_Hypothesis(b)]) for b in range(len(self.memory))] for _ in range(num_groups)]
         self.caches = RowCaches(model)
-        self.newest_R = model.first_tokens(start, self.memory)
-        self.tokens_RT = self.newest_R[:, None] if model.family.encoder else pad_left(context_BS, mask_BS, 0)[0]
+        self.newest_RT = model.first_tokens(start, self.memory)
+        self.tokens_RT = self.newest_RT if model.family.encoder else pad_left(context_BS, mask_BS, 0)[0]
 
     def step(self) -> None:
         """One more token for every running beam, group after group."""
         assert self.rows is not None
-        states_R1D = self.model.states(
-            self.newest_R[:, None], self.rows, self.memory, self.caches.caches, adapters=False
-        )
-        logprob_RV = wide(self.model.logits(states_R1D[:, -1])).log_softmax(-1)
+        states_RTD = self.model.states(self.newest_RT, self.rows, self.memory, self.caches.caches, single=True)
+        logprob_RV = wide(self.model.logits(states_RTD[:, -1])).log_softmax(-1)
         score_RV = self.constraints(self.tokens_RT, logprob_RV) if self.constraints else logprob_RV
         chosen_BV = score_RV.new_zeros(len(self.memory), score_RV.shape[1])
         for groups in self.groups:
@@ -205,12 +203,12 @@ class _Search:
             self.rows = None
             return
         kept.sort(key=lambda row: row[:2])
-        device = self.newest_R.device
-        beam_R, context_R, parent_R, self.newest_R = torch.tensor(
-            [(beam, context, one.row, one.tokens[-1]) for beam, context, one in kept], device=device
+        beam_R, context_R, parent_R, newest_R = torch.tensor(
+            [(beam, context, one.row, one.tokens[-1]) for beam, context, one in kept], device=self.newest_RT.device
         ).T
+        self.newest_RT = newest_R[:, None]
         self.rows = Rows.pairs(context_R, beam_R, len(self.memory))
-        self.tokens_RT = torch.cat([self.tokens_RT[parent_R], self.newest_R[:, None]], 1)
+        self.tokens_RT = torch.cat([self.tokens_RT[parent_R], self.newest_RT], 1)
         _reorder(self.caches, parent_R)
         for row, (_, _, hypothesis) in enumerate(kept):
             hypothesis.row = row

@@ -22,7 +22,7 @@ Function = Callable[[PolyReplyModel, Tensor, Tensor, Decoding], list[list[Respon
 
 SINGLE_DECODER_K = 10
 """How many responses the ways without K decoders give by default."""
-_SAMPLING = {"do_sample", "temperature", "top_k", "top_p"}
+_SAMPLING = {"do_sample", "temperature", "top_k", "top_p", "min_p"}
 _OWN = {"samples", "beta", "num_groups", "diversity_penalty"}
 """Options of single ways to decode that are not fields of a GenerationConfig, or not with that meaning."""
 
@@ -46,6 +46,8 @@ class GenerationOptions(TypedDict, total=False):
     """With `do_sample`: sample from this many likeliest tokens."""
     top_p: float | None
     """With `do_sample`, nucleus or mbr: sample from the likeliest tokens that have this probability together."""
+    min_p: float | None
+    """With `do_sample` or min-p: sample from tokens at least this probable, relative to the likeliest."""
     samples: int | None
     """mbr: samples drawn for each reply."""
     beta: float | None
@@ -81,10 +83,11 @@ class Way:
 
 
 WAYS: dict[str, Way] = {
-    "decoders": Way("polyreply.decoding.all_decoders:decode", ("do_sample", "temperature", "top_k", "top_p")),
+    "decoders": Way("polyreply.decoding.all_decoders:decode", ("do_sample", "temperature", "top_k", "top_p", "min_p")),
     "mbr": Way("polyreply.decoding.mbr:mbr", ("samples", "beta", "top_p")),
     "beam": Way("polyreply.decoding.single_decoder:beam", of_decoders=False),
     "nucleus": Way("polyreply.decoding.single_decoder:nucleus", ("do_sample", "top_p"), of_decoders=False),
+    "min-p": Way("polyreply.decoding.single_decoder:min_p", ("do_sample", "min_p"), of_decoders=False),
     "diverse-beam": Way(
         "polyreply.decoding.diverse_beam:diverse_beam", ("num_groups", "diversity_penalty"), of_decoders=False
     ),
@@ -130,7 +133,9 @@ def check_request(
     if k is None:
         k = model.num_decoders if way.of_decoders else SINGLE_DECODER_K
     generator = torch.Generator(model.device).manual_seed(seed)
-    return _check_values(replace(Decoding.of(config, k, generator), top_p=given.get("top_p"), **own))
+    return _check_values(
+        replace(Decoding.of(config, k, generator), top_p=given.get("top_p"), min_p=given.get("min_p"), **own)
+    )
 
 
 def _check_values(decoding: Decoding) -> Decoding:

@@ -20,6 +20,7 @@ from transformers import (
     GenerationConfig,
     LogitsProcessorList,
     MinNewTokensLengthLogitsProcessor,
+    MinPLogitsWarper,
     NoBadWordsLogitsProcessor,
     NoRepeatNGramLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
@@ -42,6 +43,7 @@ _HONOURED = {
     "temperature",
     "top_k",
     "top_p",
+    "min_p",
     "no_repeat_ngram_size",
     "repetition_penalty",
     "bad_words_ids",
@@ -76,6 +78,7 @@ class Sampling:
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
+    min_p: float | None = None
 
     @cached_property
     def warpers(self) -> LogitsProcessorList:
@@ -87,6 +90,8 @@ class Sampling:
             warpers.append(TopKLogitsWarper(self.top_k))
         if self.top_p is not None and self.top_p < 1.0:
             warpers.append(TopPLogitsWarper(self.top_p))
+        if self.min_p is not None:
+            warpers.append(MinPLogitsWarper(self.min_p))
         return LogitsProcessorList(warpers)
 
 
@@ -107,6 +112,8 @@ class Decoding:
     """Source of the random numbers of sampling; None is PyTorch's own."""
     top_p: float | None = None
     """nucleus, mbr: share of probability of the tokens that samples are drawn from; None is the way's default."""
+    min_p: float | None = None
+    """min-p: least probability of a token that may be drawn, relative to the likeliest; None is the way's default."""
     samples: int | None = None
     """mbr: samples drawn for each reply; None is the way's default."""
     beta: float | None = None
@@ -126,7 +133,8 @@ class Decoding:
     @staticmethod
     def of(config: GenerationConfig, k: int, generator: torch.Generator | None = None) -> "Decoding":
         """A request that is a GenerationConfig: nothing is filled in from the model's own."""
-        sampling = Sampling(config.temperature, config.top_k, config.top_p) if config.do_sample else None
+        given = (config.temperature, config.top_k, config.top_p, config.min_p)
+        sampling = Sampling(*given) if config.do_sample else None
         return Decoding(k, config, sampling, generator)
 
     @property

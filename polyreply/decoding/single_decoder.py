@@ -1,6 +1,7 @@
-"""`beam` and `nucleus`: replies of the single-decoder model, through Transformers' own `generate`.
+"""`beam`, `nucleus` and `min-p`: replies of the single-decoder model, through Transformers' own `generate`.
 
-The single-decoder model is the shared weights of a K-decoder model with its adapters off, as stage 1 left them.
+The single-decoder model is that of stage 1: the shared weights of a K-decoder model with its adapters off, or with
+stage 1's own adapter.
 
 Legend: B contexts, S context tokens, k responses for each, R rows (response, context), T response tokens.
 """
@@ -22,7 +23,7 @@ from polyreply.models.model import PolyReplyModel
 from polyreply.models.rows import Rows
 from polyreply.models.score import Limits, token_nll
 
-TOP_P = 0.95
+TOP_P, MIN_P = 0.95, 0.1
 
 
 @torch.no_grad()
@@ -42,18 +43,34 @@ def beam(model: PolyReplyModel, context_BS: Tensor, mask_BS: Tensor, decoding: D
 
 @torch.no_grad()
 def nucleus(model: PolyReplyModel, context_BS: Tensor, mask_BS: Tensor, decoding: Decoding) -> list[list[Response]]:
-    """For each context k samples from the nucleus: the likeliest tokens that together have probability `top_p`.
+    """For each context k samples from the nucleus: the likeliest tokens that together have probability `top_p`."""
+    sampling = nucleus_sampling(TOP_P if decoding.top_p is None else decoding.top_p)
+    return _sample(model, context_BS, mask_BS, replace(decoding, sampling=sampling))
 
-    Temperature 1 and no top-k. Constraints and lengths of the request are honoured; `Response.decoder` is the sample's
-    number. The request's generator decides what is drawn, and PyTorch's own random state is left unchanged; without a
-    generator one number is drawn from that state, and decides.
+
+@torch.no_grad()
+def min_p(model: PolyReplyModel, context_BS: Tensor, mask_BS: Tensor, decoding: Decoding) -> list[list[Response]]:
+    """For each context k samples from the tokens at least `min_p` times as probable as the likeliest one.
+
+    The set is small where the model is sure and large where it is not (Nguyen et al., 2024).
+    """
+    least = MIN_P if decoding.min_p is None else decoding.min_p
+    if not 0 < least <= 1:
+        raise PolyReplyError(f"min_p must be above 0 and at most 1, found {least}")
+    return _sample(model, context_BS, mask_BS, replace(decoding, sampling=Sampling(min_p=least)))
+
+
+def _sample(model: PolyReplyModel, context_BS: Tensor, mask_BS: Tensor, decoding: Decoding) -> list[list[Response]]:
+    """For each context k samples; `Response.decoder` is the sample's number.
+
+    Constraints and lengths of the request are honoured. Its generator decides what is drawn, and PyTorch's own random
+    state is left unchanged; without a generator one number is drawn from that state, and decides.
     """
     check_single_decoder(model)
-    sampled = replace(decoding, sampling=nucleus_sampling(TOP_P if decoding.top_p is None else decoding.top_p))
-    pure = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}  # the nucleus is among the processors
+    pure = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}  # `sampling` is among the processors
 
     def run(context_BS: Tensor, mask_BS: Tensor) -> list[list[Response]]:
-        return _generate(model, context_BS, mask_BS, sampled, pure)
+        return _generate(model, context_BS, mask_BS, decoding, pure)
 
     device = decoding.generator.device if decoding.generator is not None else None
     seed = int(torch.randint(2**62, (), generator=decoding.generator, device=device))
@@ -78,7 +95,7 @@ def check_single_decoder(model: PolyReplyModel) -> None:
         found = "shared weights that stage 2 changed"
     if found:
         raise PolyReplyError(
-            f"beam, nucleus and diverse-beam expected the stage-1 weights with adapters off, found {found}; "
+            f"beam, nucleus, min-p and diverse-beam expected the stage-1 weights with adapters off, found {found}; "
             "use the model folder of stage 1, or decode with decoders"
         )
 
@@ -94,7 +111,7 @@ def _generate(
     if model.family.encoder:
         states_BSD: Any = memory.states_BSD
         inputs["encoder_outputs"] = BaseModelOutput(last_hidden_state=states_BSD)
-        ids["decoder_start_token_id"] = int(model.first_tokens(Rows.grid(1, [0], context_BS.device), memory)[0])
+        ids["decoder_start_token_id"] = int(model.first_tokens(Rows.grid(1, [0], context_BS.device), memory)[0, 0])
     else:
         inputs["input_ids"], mask_BS = pad_left(context_BS, mask_BS, pad)
         inputs["attention_mask"] = mask_BS.long()
@@ -102,8 +119,8 @@ def _generate(
     options = GenerationConfig(max_new_tokens=longest, num_return_sequences=k, **ids, **method)
     warpers = decoding.sampling.warpers if decoding.sampling is not None else []
     processors = LogitsProcessorList([*decoding.constraints(length, model.device), *warpers])
-    with model.routed(None), _without_own_settings(model.backbone):
-        tokens_RT = model.backbone.generate(**inputs, generation_config=options, logits_processor=processors)
+    with model.as_decoder(None) as backbone, _without_own_settings(backbone):
+        tokens_RT = backbone.generate(**inputs, generation_config=options, logits_processor=processors)
     new = tokens_RT[:, length:].tolist()
     tokens = [[_to_end(row, decoding.eos_ids) for row in new[b * k : (b + 1) * k]] for b in range(len(memory))]
     logprobs = _logprobs(model, memory, tokens)
@@ -134,7 +151,7 @@ def _to_end(tokens: list[int], eos_ids: tuple[int, ...]) -> list[int]:
 
 
 def _logprobs(model: PolyReplyModel, memory: Memory, tokens: list[list[list[int]]]) -> list[list[float]]:
-    """log p(response | context) with adapters off, for the k responses of every context; memory as in scoring."""
+    """log p(response | context) of the single-decoder model, for the k responses of every context."""
     longest = max(len(response) for responses in tokens for response in responses)
     slots_at_once = max(1, Limits().max_tokens // (len(memory) * longest))
     totals: list[Tensor] = []
@@ -143,7 +160,7 @@ def _logprobs(model: PolyReplyModel, memory: Memory, tokens: list[list[list[int]
         flat = [torch.tensor(responses[slot]) for slot in slots for responses in tokens]
         target_RT = torch.nn.utils.rnn.pad_sequence(flat, True, -1).to(memory.mask_BS.device)
         rows = Rows.grid(len(memory), range(len(slots)), target_RT.device)
-        nll_RT = token_nll(model, memory, rows, target_RT.clamp(min=0), target_RT >= 0, adapters=False)
+        nll_RT = token_nll(model, memory, rows, target_RT.clamp(min=0), target_RT >= 0, single=True)
         totals += (-nll_RT.double().sum(1)).view(len(slots), -1)
     by_context: list[list[float]] = torch.stack(totals, 1).tolist()
     return by_context

@@ -1,20 +1,26 @@
 """One more token for every running row: what a decode loop asks of a model.
 
 `StockStep` runs any backbone through Transformers' own decoder, with keys and values of the tokens so far in buffers
-that grow by doubling and from which rows can be removed. `t5_step.py` holds a leaner step for T5.
+that grow by doubling and from which rows can be removed. `t5_step.py` and `causal_step.py` hold leaner steps, which
+call the weights of stock modules directly and so apply the adapters themselves, by `AdaptedSites`.
 
 Legend: R rows, D model size.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache, EncoderDecoderCache
 from transformers.cache_utils import DynamicLayer
+from transformers.pytorch_utils import Conv1D
 
+from polyreply.models.adapters import RoutedAdapter
 from polyreply.models.memory import Memory
 from polyreply.models.model import PolyReplyModel
+from polyreply.models.packed import Linear
 from polyreply.models.rows import Rows
 
 _FIRST_CAPACITY = 16
@@ -27,8 +33,11 @@ class Step(ABC):
         self.model, self.memory, self.rows = model, memory, rows
 
     @abstractmethod
-    def states(self, newest_R: Tensor) -> Tensor:
-        """Add the newest token of each row; the last hidden states (R, D), which predict the next one."""
+    def states(self, newest_RT: Tensor) -> Tensor:
+        """Add the newest tokens of each row; the last hidden states (R, D), which predict the next one.
+
+        There is one new token for each row, but in the first step as many as decoders read of a context themselves.
+        """
 
     @abstractmethod
     def keep(self, keep_R: Tensor) -> None:
@@ -39,6 +48,39 @@ class Step(ABC):
         """The linear layers of the backbone that each step calls, except the vocabulary's."""
 
 
+class AdaptedSites:
+    """The adapters of a model for given rows, by site: what the hooks do when stock modules are called."""
+
+    def __init__(self, model: PolyReplyModel, rows: Rows) -> None:
+        inserted: Any = zip(model.sites, model.adapters, strict=True)
+        self._routed = {id(site): RoutedAdapter(adapter, rows) for site, adapter in inserted}
+
+    def __call__(self, site: Any, output: Tensor) -> Tensor:
+        """The adapted output of a sublayer or a layer."""
+        routed = self._routed.get(id(site))
+        return output if routed is None else routed(output, output)
+
+    def linear(self, product: Linear, layers: Sequence[Any]) -> Linear:
+        """The product of several linear layers with one input, each part of it adapted."""
+        sizes = [layer.nf if isinstance(layer, Conv1D) else layer.out_features for layer in layers]
+        ends = list(accumulate(sizes))
+        parts = [
+            (self._routed[id(layer)], slice(end - size, end))
+            for layer, size, end in zip(layers, sizes, ends, strict=True)
+            if id(layer) in self._routed
+        ]
+        if not parts:
+            return product
+
+        def adapted(x: Tensor) -> Tensor:
+            output = product(x)
+            for routed, part in parts:
+                output[..., part] = routed(output[..., part], x)
+            return output
+
+        return adapted
+
+
 class StockStep(Step):
     """A step of any backbone, through its own decoder."""
 
@@ -46,9 +88,9 @@ class StockStep(Step):
         super().__init__(model, memory, rows)
         self.caches = RowCaches(model)
 
-    def states(self, newest_R: Tensor) -> Tensor:
+    def states(self, newest_RT: Tensor) -> Tensor:
         """One call of the decoder."""
-        return self.model.states(newest_R[:, None], self.rows, self.memory, self.caches.caches)[:, -1]
+        return self.model.states(newest_RT, self.rows, self.memory, self.caches.caches)[:, -1]
 
     def keep(self, keep_R: Tensor) -> None:
         """Drop the other rows from the caches."""

@@ -19,14 +19,12 @@ Legend: R rows, B contexts, S context tokens, T tokens so far, C capacity, D mod
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from polyreply.decoding.step import Step
-from polyreply.models.adapters import Adapter, RoutedAdapter
+from polyreply.decoding.step import AdaptedSites, Step
 from polyreply.models.families import part
 from polyreply.models.memory import Memory
 from polyreply.models.model import PolyReplyModel
@@ -68,25 +66,21 @@ class T5Step(Step):
         self.layers = [_Layer(model, memory, block) for block in stack.block]
         self.cache = _Cache(len(self.layers), len(rows), self.first_attention, self.embedding)
         self.bias_h1C: Tensor | None = None
-        inserted: Any = zip(model.sites, model.adapters, strict=True)
-        at_site: dict[int, Adapter] = {id(site): adapter for site, adapter in inserted}
-        self.adapters = [[at_site.get(id(site)) for site in sites] for sites in _sites(model)]
-        self._route()
+        self.adapted = AdaptedSites(model, rows)
 
-    def states(self, newest_R: Tensor) -> Tensor:
+    def states(self, newest_RT: Tensor) -> Tensor:
         """One token through all layers."""
-        x_RD = self.embedding[newest_R]
+        x_RD = self.embedding[newest_RT[:, -1]]
         self.cache.reserve()
         length = self.cache.length + 1
         bias_h1T = self._bias(length)
         for number, layer in enumerate(self.layers):
-            after_self, after_cross, after_dense, after_layer = self.routed[number]
             attended = layer.self_output(self.cache.attend(number, layer.qkv(layer.norms[0](x_RD)), bias_h1T))
-            x_RD = x_RD + after_self(attended)
+            x_RD = x_RD + self.adapted(layer.own, attended)
             attended = layer.cross_output(layer.cross(layer.cross_query(layer.norms[1](x_RD)), self.rows))
-            x_RD = x_RD + after_cross(attended)
-            x_RD = x_RD + after_dense(layer.feed_forward(layer.norms[2](x_RD)))
-            x_RD = after_layer(x_RD)
+            x_RD = x_RD + self.adapted(layer.cross_attention, attended)
+            x_RD = x_RD + self.adapted(layer.dense, layer.feed_forward(layer.norms[2](x_RD)))
+            x_RD = self.adapted(layer.stock, x_RD)
         self.cache.length = length
         states_RD: Tensor = self.final_norm(x_RD)
         return states_RD
@@ -95,7 +89,7 @@ class T5Step(Step):
         """Drop the other rows from the cache."""
         self.cache.keep(keep_R)
         self.rows = self.rows.keep(keep_R)
-        self._route()
+        self.adapted = AdaptedSites(self.model, self.rows)
 
     def stock_linears(self) -> list[Any]:
         """None: this step uses their weights directly."""
@@ -108,23 +102,13 @@ class T5Step(Step):
             self.bias_h1C = self.first_attention.compute_bias(1, capacity, past_seen_tokens=capacity - 1)[0]
         return self.bias_h1C[..., self.bias_h1C.shape[-1] - length :]
 
-    def _route(self) -> None:
-        """Cut out the weights of the adapters that the rows need, for each layer and place."""
-        self.routed = [[_adapted(adapter, self.rows) for adapter in adapters] for adapters in self.adapters]
-
-
-def _adapted(adapter: Adapter | None, rows: Rows) -> Callable[[Tensor], Tensor]:
-    if adapter is None:
-        return lambda x_RD: x_RD
-    routed = RoutedAdapter(adapter, rows)
-    return lambda x_RD: routed(x_RD, x_RD)
-
 
 class _Layer:
     """The weights of one stock block, and the keys and values of its cross-attention, once per context."""
 
     def __init__(self, model: PolyReplyModel, memory: Memory, block: Any) -> None:
         own, cross, dense = (part(block, path) for path in model.family.sublayers)
+        self.stock, self.own, self.cross_attention, self.dense = block, own, cross, dense
         self.norms = [sublayer.layer_norm for sublayer in block.layer]
 
         def linear(*layers: Any) -> Linear:

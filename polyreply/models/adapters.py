@@ -1,7 +1,7 @@
 """Adapters: what makes the K decoders of a `multi-adapter` model differ.
 
 An adapter type is a subclass of `Adapter`, registered in `ADAPTERS` under the name that `config.adapter` and a recipe's
-`model.adapter` use. One instance is K adapters at one *site*, a module of the backbone's decoder. Its parameters are
+`model.adapter` use. One instance is K adapters at one *site*, a module of the backbone. Its parameters are
 stacked along the decoders, (K, …), so the rows of a batch, which are sorted by decoder (`rows.py`), are served by one
 batched product for neighbouring decoders instead of K small ones.
 
@@ -9,11 +9,12 @@ A type decides three things: at which sites it is inserted (`build`), what the a
 (`branch`), and how that is combined with the site's output (`join`). Two shapes fit: an adapter on the output of a
 sublayer (`reads = "output"`, as `bottleneck`), and one next to a linear layer, computed from the layer's input
 (`reads = "input"`, as low-rank adaptation). The rest is common: a forward hook on the site looks up the rows of the
-current batch in the model's `Router` and applies every row's own adapter. So a site has to compute one output for each
-row: the keys and values of cross-attention, which exist once per context, cannot be sites.
+current batch in the model's `Router` and applies every row's own adapter. A site that reads the encoder's states (keys
+and values of cross-attention) has no rows but the entries of the memory, one for each (context, decoder) pair
+(`memory.py`).
 
-Legend: R rows (sorted by decoder), T tokens, D model size, H inner size, K decoders, A neighbouring decoders, X rows
-times tokens of each of them.
+Legend: R rows (sorted by decoder), T tokens, D model size, I and O sizes of a linear layer's input and output, H inner
+size, r rank, K decoders, A neighbouring decoders, X rows times tokens of each of them.
 """
 
 import math
@@ -24,23 +25,30 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
+from transformers.pytorch_utils import Conv1D
 
 from polyreply.errors import PolyReplyError
-from polyreply.models.config import AdapterInit, PolyReplyConfig
+from polyreply.models.config import PolyReplyConfig
 from polyreply.models.families import Family, part
 from polyreply.models.rows import OneDecoder, Rows, Run
+from polyreply.models.settings import AdapterInit
 
 Branch = Callable[[Tensor], Tensor]
 """From (A, X, size of what is read) to (A, X, size of the site's output)."""
 
+ALL_LINEAR = "all-linear"
+_LINEAR = (nn.Linear, Conv1D)
 _LARGE = 3.0
 """How much wider than PyTorch's default the initialisation `large` is."""
 
 
 class Router:
-    """Holds the rows of the current batch for every adapter of a model; None switches the adapters off."""
+    """Holds the rows of the current batch, and the entries of its memory, for every adapter of a model.
 
-    rows: Rows | OneDecoder | None = None
+    None for the rows switches the adapters off.
+    """
+
+    now: tuple[Rows | OneDecoder | None, Rows | None] = (None, None)
 
 
 class Adapter(nn.Module, ABC):
@@ -50,11 +58,13 @@ class Adapter(nn.Module, ABC):
     """What the branch is computed from: the output of the site, or its (first) input."""
     router: Router
     """Set when the adapter is inserted."""
+    reads_memory: bool = False
+    """Whether the site's input is the memory's; set when the adapter is inserted."""
 
     @classmethod
     @abstractmethod
     def build(cls, backbone: Any, family: Family, config: PolyReplyConfig) -> Iterator[tuple[nn.Module, "Adapter"]]:
-        """The sites in the backbone's decoder, each with its new adapter."""
+        """The sites in the backbone, each with its new adapter."""
 
     @abstractmethod
     def branch(self, decoders: slice) -> Branch:
@@ -74,9 +84,12 @@ class Adapter(nn.Module, ABC):
 
     def hook(self, site: nn.Module, arguments: Any, output: Any) -> Any:
         """Forward hook on the site, a stock module that returns a tensor or a tuple that begins with it."""
-        rows = self.router.rows
+        rows, entries = self.router.now
         if rows is None:
             return output
+        if self.reads_memory and isinstance(rows, Rows):
+            assert entries is not None
+            rows = entries
         whole: Tensor = output[0] if isinstance(output, tuple) else output
         source: Tensor = whole if self.reads == "output" else arguments[0]
         if isinstance(rows, OneDecoder):
@@ -91,8 +104,8 @@ class Adapter(nn.Module, ABC):
         return (adapted, *output[1:]) if isinstance(output, tuple) else adapted
 
     def _one(self, rows: OneDecoder, output: Tensor, source: Tensor) -> Tensor:
-        """All rows by one decoder; in decoder-only models only the last token of a call."""
-        before = output.shape[1] - 1 if rows.last_token_only else 0
+        """All rows by one decoder; where adapters act on the response alone, only the last tokens of a call."""
+        before = 0 if rows.last_tokens is None else max(0, output.shape[1] - rows.last_tokens)
         here, source = output[:, before:], source[:, before:]
         change = _apply(self.branch(slice(rows.k, rows.k + 1)), source, 1)
         return torch.cat([output[:, :before], self.join(here, change)], 1)
@@ -135,7 +148,7 @@ class BottleneckAdapter(Adapter):
 
     def __init__(self, config: PolyReplyConfig, model_size: int) -> None:
         super().__init__()
-        num_decoders, self.inner_size = config.num_decoders, config.adapter_size or model_size // 2
+        num_decoders, self.inner_size = config.num_adapters, config.adapter_size or model_size // 2
         self.w2_KDH = nn.Parameter(torch.empty(num_decoders, model_size, self.inner_size))
         self.b2_KH = nn.Parameter(torch.empty(num_decoders, self.inner_size))
         self.w1_KHD = nn.Parameter(torch.empty(num_decoders, self.inner_size, model_size))
@@ -146,12 +159,14 @@ class BottleneckAdapter(Adapter):
 
     @classmethod
     def build(cls, backbone: Any, family: Family, config: PolyReplyConfig) -> Iterator[tuple[nn.Module, Adapter]]:
-        """One adapter after each sublayer of the decoder, or after each layer (`config.adapter_sites`)."""
+        """One adapter after each sublayer, or after each layer (`config.adapter_sites`)."""
         model_size = int(backbone.get_input_embeddings().weight.shape[1])
-        for layer in part(backbone, f"{family.decoder}.{family.layers}"):
-            by_layer = config.adapter_sites == "layer"
-            for site in [layer] if by_layer else [part(layer, path) for path in family.sublayers]:
-                yield site, cls(config, model_size)
+        sublayers = {family.decoder: family.sublayers, family.encoder: family.encoder_sublayers}
+        for stack in adapted_stacks(family, config):
+            for layer in part(backbone, f"{stack}.{family.layers}"):
+                by_layer = config.adapter_sites == "layer"
+                for site in [layer] if by_layer else [part(layer, path) for path in sublayers[stack]]:
+                    yield site, cls(config, model_size)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -186,7 +201,84 @@ class BottleneckAdapter(Adapter):
         return f"bottleneck of inner size {self.inner_size}"
 
 
-ADAPTERS: dict[str, type[Adapter]] = {"bottleneck": BottleneckAdapter}
+class LoraAdapter(Adapter):
+    """LoRA(x) = W·x + (alpha / r)·B·A·x (Hu et al., 2021) next to a linear layer W, as PEFT computes it."""
+
+    reads = "input"
+
+    def __init__(self, config: PolyReplyConfig, in_size: int, out_size: int) -> None:
+        super().__init__()
+        lora, num_decoders = config.lora_settings(), config.num_adapters
+        self.a_KIr = nn.Parameter(torch.empty(num_decoders, in_size, lora.rank))
+        self.b_KrO = nn.Parameter(torch.empty(num_decoders, lora.rank, out_size))
+        self.rank, self.scale, self.dropout = lora.rank, lora.scale, lora.dropout
+        self.init: AdapterInit = config.adapter_init
+
+    @classmethod
+    def build(cls, backbone: Any, family: Family, config: PolyReplyConfig) -> Iterator[tuple[nn.Module, Adapter]]:
+        """One adapter at each linear layer that the targets name."""
+        for layer in lora_sites(backbone, family, config).values():
+            yield layer, cls(config, *linear_sizes(layer))
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """A as `nn.Linear`, as in PEFT; B near zero but not zero, so that decoders start alike and can part."""
+        a_bound, b_bound = self.a_KIr.shape[1] ** -0.5, self.rank**-0.5
+        width = {"near-identity": 0.01, "linear": 1.0, "large": _LARGE}[self.init]
+        self.a_KIr.uniform_(-a_bound, a_bound)
+        self.b_KrO.uniform_(-width * b_bound, width * b_bound)
+
+    def branch(self, decoders: slice) -> Branch:
+        """(alpha / r)·B·A·x of some decoders: two batched products."""
+        a_AIr, b_ArO = self.a_KIr[decoders], self.b_KrO[decoders] * self.scale
+
+        def low_rank(x_AXI: Tensor) -> Tensor:
+            x_AXI = nn.functional.dropout(x_AXI, self.dropout, self.training)
+            return torch.bmm(torch.bmm(x_AXI, a_AIr), b_ArO)
+
+        return low_rank
+
+    def describe(self) -> str:
+        """The rank."""
+        return f"LoRA of rank {self.rank}"
+
+
+ADAPTERS: dict[str, type[Adapter]] = {"bottleneck": BottleneckAdapter, "lora": LoraAdapter}
+
+
+def adapted_stacks(family: Family, config: PolyReplyConfig) -> list[str]:
+    """The stacks of layers that adapters act in: the decoder's, and the encoder's too with `adapt: everything`."""
+    return [family.encoder, family.decoder] if family.encoder and config.adapt == "everything" else [family.decoder]
+
+
+def lora_sites(backbone: Any, family: Family, config: PolyReplyConfig) -> dict[str, nn.Module]:
+    """The linear layers that get a LoRA, by their path in the backbone; targets are matched as PEFT does."""
+    linear = {name: layer for stack in adapted_stacks(family, config) for name, layer in linear_layers(backbone, stack)}
+    sites: dict[str, nn.Module] = {}
+    for target in config.lora_settings().targets:
+        fitting = {name for name in linear if target == ALL_LINEAR or f".{name}".endswith(f".{target}")}
+        if not fitting:
+            known = sorted({name.rpartition(".")[2] for name in linear})
+            raise PolyReplyError(
+                f"lora: expected targets among the linear layers of {config.backbone['model_type']} "
+                f"({', '.join(known)}), found {target!r}; name some of these, or {ALL_LINEAR}"
+            )
+        sites |= {name: linear[name] for name in fitting}
+    return {name: module for name, module in linear.items() if name in sites}
+
+
+def linear_layers(backbone: Any, stack: str) -> Iterator[tuple[str, nn.Module]]:
+    """The linear layers of a stack without the output layer, by their path in the backbone."""
+    head = backbone.get_output_embeddings()
+    for name, module in part(backbone, stack).named_modules():
+        if isinstance(module, _LINEAR) and module is not head:
+            yield f"{stack}.{name}", module
+
+
+def linear_sizes(layer: Any) -> tuple[int, int]:
+    """Input and output size of a linear layer; GPT-2's Conv1D has its weight the other way round."""
+    first, second = layer.weight.shape
+    return (int(first), int(second)) if isinstance(layer, Conv1D) else (int(second), int(first))
 
 
 def adapter_type(name: str) -> type[Adapter]:
@@ -202,9 +294,11 @@ def adapter_type(name: str) -> type[Adapter]:
 def insert_adapters(
     backbone: Any, family: Family, config: PolyReplyConfig, router: Router
 ) -> list[tuple[nn.Module, Adapter]]:
-    """Put K adapters of the configured type at its sites in the backbone's decoder; returns them with their sites."""
+    """Put K adapters of the configured type at its sites in the backbone; returns them with their sites."""
     inserted = list(adapter_type(config.adapter).build(backbone, family, config))
+    layers: Any = part(backbone, f"{family.decoder}.{family.layers}")
+    readers = {id(part(layer, path)) for layer in layers for path in family.memory_readers}
     for site, adapter in inserted:
-        adapter.router = router
+        adapter.router, adapter.reads_memory = router, id(site) in readers
         site.register_forward_hook(adapter.hook)
     return inserted

@@ -83,6 +83,8 @@ def _with_prefix(
     past = grid.flatten(2, 3) @ past_key.transpose(2, 3) * scale
     past = past.masked_fill(~prefix.mask_BP[:, None, None, :], torch.finfo(past.dtype).min)
     past = rows.from_grid(past.unflatten(2, grid.shape[2:4]).transpose(1, 2))  # (R, h, T, P)
+    if (window := options.get("sliding_window")) is not None and window < past.shape[-1] + own.shape[-1]:
+        past, own = _within_window(past, own, prefix.mask_BP.sum(1)[rows.context_R], window)
     share = torch.cat([past, own], -1).softmax(-1)
     share = nn.functional.dropout(share, options.get("dropout", 0.0), module.training)
     share_past, share_own = share.split([past.shape[-1], own.shape[-1]], -1)
@@ -95,6 +97,17 @@ def _future(scores: Tensor) -> Tensor:
     """(T, L): which own tokens come after each query; the last query is at the last own token."""
     queries, own = scores.shape[-2:]
     return torch.ones(queries, own, dtype=torch.bool, device=scores.device).triu(own - queries + 1)
+
+
+def _within_window(past: Tensor, own: Tensor, begin_R: Tensor, window: int) -> tuple[Tensor, Tensor]:
+    """Mask keys `window` or more tokens before each query; `begin_R` is the position of the first own token."""
+    queries, length = own.shape[-2:]
+    place_T = torch.arange(length - queries, length, device=own.device)
+    far_TL = place_T[:, None] - torch.arange(length, device=own.device) >= window
+    position_RT = begin_R[:, None] + place_T
+    far_RTP = position_RT[..., None] - torch.arange(past.shape[-1], device=past.device) >= window
+    least = torch.finfo(own.dtype).min
+    return past.masked_fill(far_RTP[:, None], least), own.masked_fill(far_TL, least)
 
 
 def _repeat_heads(x: Tensor, groups: int) -> Tensor:

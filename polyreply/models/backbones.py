@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from polyreply.data.tokenizer import load_tokenizer
 from polyreply.errors import BackboneError, ModelFolderError, PolyReplyError, RecipeError
+from polyreply.models.gguf_file import converted, gguf_path
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, T5ForConditionalGeneration
@@ -110,10 +111,11 @@ def shipped_folder() -> Path:
 
 
 def load_backbone(
-    name: str | Path, *, dtype: Dtype | None = None
+    name: str | Path, *, dtype: Dtype | None = None, revision: str | None = None
 ) -> tuple["PreTrainedModel", "PreTrainedTokenizerBase | None"]:
-    """Load a model and its tokenizer by a Hugging Face name, from a folder, or as `flan-t5-small-pip`.
+    """Load a model and its tokenizer by a Hugging Face name, from a folder or a GGUF file, or from a package.
 
+    Backbones from packages are `flan-t5-small-pip` and `smollm2-135m-pip`. `revision` is for the Hugging Face hub.
     The model is in eval mode, in `dtype` or the type it was saved in, with every weight read from safetensors:
     none is left at random. Code that comes with a model is never run. The tokenizer is None for a folder that
     holds none, such as one with a mini model's weights alone.
@@ -122,16 +124,20 @@ def load_backbone(
         raise BackboneError(f"expected a dtype of {', '.join(get_args(Dtype))} or none, found {dtype!r}")
     if str(name) == FLAN:
         return _load_flan(dtype), backbone_tokenizer(name)
+    if (path := gguf_path(name)) is not None:
+        with quietly():
+            name = converted(path)
     if Path(name).is_file():
         raise BackboneError(f"expected a folder with a config.json and safetensors, found the file {name}")
     if is_missing_folder(name):
         raise BackboneError(f"no model at {name}: expected a folder with a config.json; check the path")
     from transformers import AutoConfig
 
-    with _one_line_errors(name):
-        config = AutoConfig.from_pretrained(str(name), trust_remote_code=False)
+    with _one_line_errors(name, revision):
+        config = AutoConfig.from_pretrained(str(name), revision=revision, trust_remote_code=False)
     auto = _auto_class(config, name)
-    return _load(auto, name, config=config, dtype=dtype, trust_remote_code=False), backbone_tokenizer(name)
+    options = {"config": config, "revision": revision, "trust_remote_code": False}
+    return _load(auto, name, dtype=dtype, **options), backbone_tokenizer(name)
 
 
 def backbone_tokenizer(name: str | Path) -> "PreTrainedTokenizerBase | None":
@@ -141,6 +147,9 @@ def backbone_tokenizer(name: str | Path) -> "PreTrainedTokenizerBase | None":
 
         with _one_line_errors(name):
             return flan_tokenizer()
+    if (path := gguf_path(name)) is not None:
+        with quietly():
+            name = converted(path)
     folder = Path(name)
     if folder.is_dir() and not any(path for files in TOKENIZER_FILES for path in folder.glob(files)):
         return None  # Transformers would make one up from the model's type, with an empty vocabulary
@@ -162,7 +171,7 @@ def _load(kind: Any, name: str | Path, **options: Any) -> "PreTrainedModel":
     """Load a model, and raise unless every weight was filled."""
     source = None if "state_dict" in options else str(name)
     options["dtype"] = options["dtype"] or "auto"
-    with _one_line_errors(name), quietly():
+    with _one_line_errors(name, options.get("revision")), quietly():
         model, info = kind.from_pretrained(source, use_safetensors=True, output_loading_info=True, **options)
     if missing := sorted(info["missing_keys"]):
         raise BackboneError(
@@ -190,10 +199,13 @@ def _auto_class(config: "PreTrainedConfig", name: str | Path) -> Any:
     )
 
 
-def _one_line_errors(name: str | Path) -> AbstractContextManager[None]:
-    expected = "a folder with a config.json and safetensors, or a Hugging Face model that is downloaded or can be"
+def _one_line_errors(name: str | Path, revision: str | None = None) -> AbstractContextManager[None]:
+    command = f"hf download {name}" + (f" --revision {revision}" if revision else "")
+    expected = f"a folder with a config.json and safetensors, or a model that `{command}` can get"
     if str(name) == FLAN:
         expected = "the files of traceforge-title-model 0.2.0 (reinstall it with pip)"
+    elif Path(name).exists():
+        expected = "a folder with a config.json and safetensors, or a whole GGUF file"
     return one_line_errors(BackboneError, f"a backbone from {str(name)!r}", expected)
 
 

@@ -10,6 +10,8 @@ from polyreply.metrics.registry import label
 from polyreply.models.model import PolyReplyModel
 from polyreply.tables import Table, escape_markdown
 
+_ADAPT = {"response": "response", "everything": "context and the response"}
+
 
 @dataclass(frozen=True)
 class Example:
@@ -102,7 +104,9 @@ def _about(model: PolyReplyModel) -> list[tuple[str, str]]:
     ]
     if model.adapters:
         first: Any = model.adapters[0]
-        rows.insert(3, ("adapters", f"{first.describe()}, at {len(model.adapters)} sites of the decoder"))
+        rows.insert(
+            3, ("adapters", f"{first.describe()}, at {len(model.adapters)} sites, on the {_ADAPT[config.adapt]}")
+        )
     return rows
 
 

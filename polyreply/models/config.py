@@ -1,7 +1,8 @@
 """The configuration of a K-decoder model, saved as `config.json` in its folder."""
 
+from dataclasses import asdict
 from pathlib import Path, PurePath
-from typing import Any, Literal, TypedDict
+from typing import Any, TypedDict
 
 from transformers import AutoConfig, PretrainedConfig
 
@@ -9,13 +10,9 @@ from polyreply.data.context_format import ContextFormat
 from polyreply.errors import PolyReplyError
 from polyreply.files import check_schema_version
 from polyreply.models.families import family_of
+from polyreply.models.settings import Adapt, AdapterInit, AdapterSites, Architecture, LoraSettings, Prior
 
 SCHEMA_VERSION = 1
-
-Architecture = Literal["multi-adapter", "multi-decoder"]
-AdapterSites = Literal["sublayer", "layer"]
-AdapterInit = Literal["near-identity", "linear", "large"]
-Prior = Literal["uniform", "learned"]
 
 
 class DecoderSettings(TypedDict, total=False):
@@ -37,6 +34,15 @@ class DecoderSettings(TypedDict, total=False):
     """How adapters start."""
     adapter_skip: bool
     """Whether an adapter adds to its input or replaces it."""
+    lora: LoraSettings | dict[str, Any]
+    """Rank, alpha, dropout and targets of the adapter type `lora`."""
+    adapt: Adapt
+    """What adapters act on: the response, so that a context is read once for all decoders, or the context too."""
+    invocation_tokens: list[int]
+    """Decoder-only models: the constant tokens at the end of every context, on which adapters begin to act."""
+    single_adapter: int | None
+    """Where stage 1 trained an adapter: which one it is, 0 in its own model and K in one of stage 2, which keeps it for
+    the ways to decode without K decoders. None means that the single-decoder model has no adapter."""
     copy_embeddings: bool
     """multi-decoder: whether every decoder has its own embedding."""
     prior: Prior
@@ -63,6 +69,11 @@ class PolyReplyConfig(PretrainedConfig):
         adapter_sites: AdapterSites = "sublayer",
         adapter_init: AdapterInit = "near-identity",
         adapter_skip: bool = True,
+        lora: LoraSettings | dict[str, Any] | None = None,
+        adapt: Adapt = "response",
+        invocation_tokens: list[int] | None = None,
+        single_adapter: int | None = None,
+        backbone_reference: dict[str, str] | None = None,
         copy_embeddings: bool = False,
         prior: Prior = "uniform",
         context_format: dict[str, Any] | None = None,
@@ -70,7 +81,10 @@ class PolyReplyConfig(PretrainedConfig):
         schema_version: int = SCHEMA_VERSION,
         **options: Any,
     ) -> None:
-        """`backbone` is the backbone's own configuration as a dictionary; `DecoderSettings` describes the others."""
+        """`backbone` is the backbone's own configuration as a dictionary; `DecoderSettings` describes the others.
+
+        `backbone_reference` says where the backbone's weights are, if they are not in the model's folder.
+        """
         self.backbone = backbone or {}
         self.architecture = architecture
         self.num_decoders = num_decoders
@@ -80,6 +94,11 @@ class PolyReplyConfig(PretrainedConfig):
         self.adapter_sites = adapter_sites
         self.adapter_init = adapter_init
         self.adapter_skip = adapter_skip
+        self.lora = asdict(lora) if isinstance(lora, LoraSettings) else lora or {}
+        self.adapt = adapt
+        self.invocation_tokens = invocation_tokens or []
+        self.single_adapter = single_adapter
+        self.backbone_reference = backbone_reference or {}
         self.copy_embeddings = copy_embeddings
         self.prior = prior
         self.context_format = context_format or {}
@@ -97,12 +116,26 @@ class PolyReplyConfig(PretrainedConfig):
 
     def backbone_config(self) -> Any:
         """The backbone's own configuration."""
-        settings = dict(self.backbone)
+        settings = {name: value for name, value in self.backbone.items() if name != "dtype"}  # that of the whole model
         return AutoConfig.for_model(settings.pop("model_type"), **settings)
 
     def format(self) -> ContextFormat:
         """How a context becomes tokens."""
         return ContextFormat(**self.context_format)
+
+    def lora_settings(self) -> LoraSettings:
+        """The settings of the adapter type `lora`."""
+        return LoraSettings(**{**self.lora, "targets": tuple(self.lora.get("targets", LoraSettings.targets))})
+
+    @property
+    def num_adapters(self) -> int:
+        """The number of adapters at a site: K, and one more where that of stage 1 is kept."""
+        return max(self.num_decoders, 0 if self.single_adapter is None else self.single_adapter + 1)
+
+    @property
+    def num_invocation_tokens(self) -> int:
+        """Decoder-only models: how many of the last context tokens each decoder reads itself."""
+        return max(1, len(self.invocation_tokens)) if self.adapt == "response" else 1
 
     def check(self) -> None:
         """Raise if the settings do not fit together."""
@@ -111,6 +144,8 @@ class PolyReplyConfig(PretrainedConfig):
             raise PolyReplyError(f"num_decoders must be 1 or more, found {self.num_decoders}")
         if not self.backbone:
             raise PolyReplyError("expected a backbone in the configuration, found none")
+        for problem in self.lora_settings().problems() if self.adapter == "lora" else ():
+            raise PolyReplyError(f"lora: {problem}")
         if self.architecture == "multi-decoder" and self.num_decoders > 1 and not self.is_encoder_decoder:
             raise PolyReplyError(
                 "multi-decoder needs an encoder-decoder backbone such as T5 or BART, found "

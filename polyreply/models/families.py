@@ -23,6 +23,10 @@ class Family:
     """Inside a layer: the modules whose output is added to the residual. An adapter acts on it before the sum."""
     encoder: str = ""
     """The stack that reads the context; empty in decoder-only models, which read and generate with one stack."""
+    encoder_sublayers: tuple[str, ...] = ()
+    """The same as `sublayers` in a layer of the encoder."""
+    memory_readers: tuple[str, ...] = ()
+    """Inside a decoder layer: the modules whose input is not the row's own states but the encoder's."""
 
 
 _T5 = Family(
@@ -30,8 +34,17 @@ _T5 = Family(
     layers="block",
     sublayers=("layer.0.SelfAttention", "layer.1.EncDecAttention", "layer.2.DenseReluDense"),
     encoder="encoder",
+    encoder_sublayers=("layer.0.SelfAttention", "layer.1.DenseReluDense"),
+    memory_readers=("layer.1.EncDecAttention.k", "layer.1.EncDecAttention.v"),
 )
-_BART = Family("model.decoder", "layers", ("self_attn", "encoder_attn", "fc2"), "model.encoder")
+_BART = Family(
+    decoder="model.decoder",
+    layers="layers",
+    sublayers=("self_attn", "encoder_attn", "fc2"),
+    encoder="model.encoder",
+    encoder_sublayers=("self_attn", "fc2"),
+    memory_readers=("encoder_attn.k_proj", "encoder_attn.v_proj"),
+)
 _LLAMA = Family("model", "layers", ("self_attn", "mlp"))
 
 FAMILIES: dict[str, Family] = {
@@ -44,6 +57,13 @@ FAMILIES: dict[str, Family] = {
     "qwen3": _LLAMA,
     "mistral": _LLAMA,
     "smollm3": _LLAMA,
+    "gemma3_text": _LLAMA,
+    "granite": _LLAMA,
+    "olmo": _LLAMA,
+    "olmo2": _LLAMA,
+    "olmo3": _LLAMA,
+    "phi": _LLAMA,
+    "phi3": _LLAMA,
 }
 """By the `model_type` of the backbone's configuration."""
 

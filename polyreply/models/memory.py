@@ -3,14 +3,22 @@
 *Encoder-decoder models* read a context with the encoder, which all decoders share; the memory is its states.
 
 *Decoder-only models* read and generate with one stack, in which the adapters sit. If an adapter acted on context
-tokens, every decoder would need its own keys and values for them. So adapters act from the last context token on: the
-tokens before it are read with the adapters off, their keys and values (`prefix`) serve every decoder, and the last one
-is the first token each decoder reads itself. The same rule holds in training, scoring and decoding.
+tokens, every decoder would need its own keys and values for them. So by default (`adapt: response`) adapters act from
+the *invocation tokens* on, the constant tokens that end every context: a chat template's assistant header, or
+the separator. The tokens before them are read with the adapters off, their keys and values (`prefix`) serve every
+decoder, and the invocation tokens are the first that each decoder reads itself. The same rule holds in training,
+scoring and decoding.
+
+With `adapt: everything` decoders read contexts differently, so the memory has an entry for each (context, decoder)
+pair instead of one for each context; `entries` says which. The same holds if an adapter is on the keys or values of
+cross-attention, though the encoder then still reads each context once. For attention an entry is a context like any
+other: `Memory.rows` renumbers the rows.
 
 A memory is also where gradients meet: scoring reads all contexts once, runs many chunks of rows on detached copies of
 `leaves()`, and sends the summed gradients through the encoder in one backward pass.
 
-Legend: B contexts, S context tokens, P the same without the last, R rows, T response tokens, D model size.
+Legend: B contexts (or entries), S context tokens, A invocation tokens, P context tokens without them, R rows, T
+response tokens, D model size.
 """
 
 from collections.abc import Sequence
@@ -21,6 +29,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from polyreply.errors import PolyReplyError
 from polyreply.models.attention import Prefix
 from polyreply.models.rows import Rows
 
@@ -33,13 +42,24 @@ class Memory:
     states_BSD: Tensor
     """Last hidden states of the contexts: the encoder's, or those of a decoder-only model without adapters."""
     prefix: Prefix | None = None
-    """Decoder-only models: keys and values of all context tokens but the last."""
-    last_B: Tensor | None = None
-    """Decoder-only models: the last context token, the first on which adapters act."""
+    """Decoder-only models: keys and values of all context tokens but the last ones."""
+    last_BA: Tensor | None = None
+    """Decoder-only models: the last context tokens, which each decoder reads itself."""
+    entries: Rows | None = None
+    """The (context, decoder) pair each entry was read for; None if there is one entry for each context."""
 
     def __len__(self) -> int:
         """The number of contexts."""
-        return len(self.mask_BS)
+        return len(self.mask_BS) if self.entries is None else self.entries.num_contexts
+
+    def rows(self, rows: Rows) -> Rows:
+        """The rows with the numbers of their entries as those of their contexts."""
+        return rows if self.entries is None else rows.among(self.entries)
+
+    def expand(self, entries: Rows) -> "Memory":
+        """What an encoder read once for each context, as an entry for each pair."""
+        index = entries.context_R
+        return Memory(self.mask_BS[index], self.states_BSD[index], entries=entries)
 
     def leaves(self) -> list[Tensor]:
         """The tensors through which gradients reach the weights that read the contexts."""
@@ -57,7 +77,8 @@ class Memory:
         if self.prefix is None:
             return {"encoder_hidden_states": self.states_BSD, "encoder_attention_mask": self.mask_BS[:, None, None, :]}
         done = cache.get_seq_length() if cache is not None else 0
-        begin_R = self.mask_BS.sum(1)[rows.context_R] - 1 + done
+        assert self.last_BA is not None
+        begin_R = self.mask_BS.sum(1)[rows.context_R] - self.last_BA.shape[1] + done
         positions_RT = begin_R[:, None] + torch.arange(tokens_RT.shape[1], device=tokens_RT.device)
         return {"position_ids": positions_RT, "prefix": self.prefix}
 
@@ -69,12 +90,18 @@ def read_with_encoder(encoder: Any, context_BS: Tensor, mask_BS: Tensor) -> Memo
     return Memory(mask_BS, states_BSD)
 
 
-def read_with_decoder(decoder: Any, context_BS: Tensor, mask_BS: Tensor) -> Memory:
-    """Read contexts, padded on either side, with the stack that generates; its adapters have to be off."""
+def read_with_decoder(decoder: Any, context_BS: Tensor, mask_BS: Tensor, num_last: int) -> Memory:
+    """Read contexts, padded on either side, with the stack that generates; decoders read the last tokens themselves."""
     context_BS, mask_BS = _pad_right(context_BS, mask_BS.bool())
     length_B = mask_BS.sum(1)
-    last_B = context_BS.gather(1, (length_B - 1).clamp(min=0)[:, None])[:, 0]
-    cache = DynamicCache(config=decoder.config)
+    if num_last > 1 and int(length_B.min()) < num_last:
+        raise PolyReplyError(
+            f"expected contexts that end in the model's {num_last} invocation tokens, found one of {length_B.min()} "
+            "tokens; encode contexts in the model's own format"
+        )
+    place_BA = (length_B[:, None] - num_last + torch.arange(num_last, device=length_B.device)).clamp(min=0)
+    last_BA = context_BS.gather(1, place_BA)
+    cache = DynamicCache()  # without a config, so that it keeps all tokens where attention has a sliding window
     positions_BS = torch.arange(context_BS.shape[1], device=context_BS.device).expand_as(context_BS)
     states_BSD = decoder(
         input_ids=context_BS,
@@ -85,8 +112,8 @@ def read_with_decoder(decoder: Any, context_BS: Tensor, mask_BS: Tensor) -> Memo
     ).last_hidden_state
     layers: Any = cache.layers
     keys, values = zip(*((layer.keys, layer.values) for layer in layers), strict=True)
-    mask_BP = positions_BS < (length_B - 1)[:, None]
-    return Memory(mask_BS, states_BSD, Prefix(keys, values, mask_BP), last_B)
+    mask_BP = positions_BS < (length_B - num_last)[:, None]
+    return Memory(mask_BS, states_BSD, Prefix(keys, values, mask_BP), last_BA)
 
 
 def _pad_right(context_BS: Tensor, mask_BS: Tensor) -> tuple[Tensor, Tensor]:

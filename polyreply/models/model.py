@@ -11,6 +11,8 @@ tokens, D model size, K decoders, V vocabulary, P positions.
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
 from typing import Any, Unpack
 
 import torch
@@ -18,13 +20,18 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
 from polyreply.errors import PolyReplyError
-from polyreply.models.adapters import Adapter, Router, insert_adapters
+from polyreply.models.adapters import Adapter, Router, insert_adapters, linear_layers, linear_sizes
 from polyreply.models.attention import SHARED_ATTENTION
 from polyreply.models.config import DecoderSettings, PolyReplyConfig, portable_name
 from polyreply.models.families import family_of, part
 from polyreply.models.memory import Memory, read_with_decoder, read_with_encoder
 from polyreply.models.pretrained import load_checked, without_beam_search
+from polyreply.models.reference import own_weights, reference_to
 from polyreply.models.rows import OneDecoder, Rows
+from polyreply.models.settings import BackboneIn
+
+_PERTURBATION = 0.1
+"""How much copies of stage 1's adapter differ from it, as a share of the root mean square of its weights."""
 
 
 class PolyReplyModel(PreTrainedModel):
@@ -33,6 +40,8 @@ class PolyReplyModel(PreTrainedModel):
     config_class = PolyReplyConfig
     config: PolyReplyConfig
     base_model_prefix = "polyreply"
+    backbone_source: str = ""
+    """What loads the backbone alone; empty if it came with the model's own weights."""
     _supports_sdpa = True
 
     def __init__(self, config: PolyReplyConfig, backbone: PreTrainedModel | None = None) -> None:
@@ -72,17 +81,36 @@ class PolyReplyModel(PreTrainedModel):
         `backbone_name` is what the config and the model card call it; by default the name it was loaded by.
         """
         described = backbone.config.to_dict()
-        described["_name_or_path"] = portable_name(backbone_name or str(described.get("_name_or_path") or ""))
+        source = backbone_name or str(described.get("_name_or_path") or "")
+        described["_name_or_path"] = portable_name(source)
         model = cls(PolyReplyConfig(backbone=described, **settings), backbone)
+        model.backbone_source = source
+        for own in (model.adapters, model.prior):
+            if own is not None:
+                own.to(backbone.dtype)
         model.train(False)
         return model
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *arguments: Any, **options: Any) -> Any:
-        """As everywhere in Transformers, but from safetensors only and with every weight checked."""
+        """As everywhere in Transformers, but from safetensors only and with every weight checked.
+
+        `backbone` names another place for the backbone of a model that was saved without it.
+        """
         with_info = options.pop("output_loading_info", False)
-        model, info = load_checked(super().from_pretrained, pretrained_model_name_or_path, *arguments, **options)
+        load = super().from_pretrained
+        model, info = load_checked(cls, load, pretrained_model_name_or_path, *arguments, **options)
         return (model, info) if with_info else model
+
+    def save_pretrained(  # type: ignore[override]
+        self, save_directory: Any, *, backbone: BackboneIn = "whole", **options: Any
+    ) -> None:
+        """As everywhere in Transformers; `backbone="reference"` leaves the backbone's weights out, see reference.py."""
+        self.config.backbone_reference = {}
+        if backbone == "reference":
+            self.config.backbone_reference = reference_to(self)
+            options["state_dict"] = own_weights(self)
+        super().save_pretrained(save_directory, **options)
 
     @classmethod
     def can_generate(cls) -> bool:
@@ -114,11 +142,34 @@ class PolyReplyModel(PreTrainedModel):
         """The K full decoders of `multi-decoder`; the one shared stack of `multi-adapter`."""
         return [part(self.backbone, self.family.decoder), *self.extra_decoders]
 
+    @cached_property
+    def numbers_per_token(self) -> int:
+        """About how many numbers the layers compute for one token, all of which a backward pass needs."""
+        layers = linear_layers(self.backbone, self.family.decoder)
+        return max(1, sum(sum(linear_sizes(layer)) for _, layer in layers))
+
     def plain_backbone(self) -> PreTrainedModel:
         """A copy of the backbone without adapters, as stage 1 left it."""
-        copied = _new_backbone(self.config)
+        copied: Any = _new_backbone(self.config).to(self.backbone.dtype)
         copied.load_state_dict(self.backbone.state_dict())
-        return copied
+        copied.config._commit_hash = getattr(self.backbone.config, "_commit_hash", None)
+        copied.generation_config = copy.deepcopy(self.backbone.generation_config)
+        return copied  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def copy_adapter(self, stage1: "PolyReplyModel") -> None:
+        """Begin with the adapter that stage 1 trained: an exact copy, kept as it is, and K perturbed a little.
+
+        A decoder's weights get noise of a tenth of their root mean square: enough to tell decoders apart, too little
+        to lose what stage 1 learned.
+        """
+        sites: Any = zip(self.adapters, stage1.adapters, strict=True)
+        for adapter, trained in sites:
+            for own, found in zip(adapter.parameters(), trained.parameters(), strict=True):
+                one = found[stage1.config.single_adapter].to(own)
+                own.copy_(one.expand_as(own))
+                noise = torch.randn_like(own[: self.num_decoders])
+                own[: self.num_decoders] += noise * (_PERTURBATION * one.square().mean().sqrt())
 
     def shared_parameters(self) -> Iterator[nn.Parameter]:
         """The weights that all decoders share: what stage 2 freezes."""
@@ -135,12 +186,36 @@ class PolyReplyModel(PreTrainedModel):
         if self.prior is not None:
             yield from self.prior.parameters()
 
-    def encode(self, context_BS: Tensor, mask_BS: Tensor) -> Memory:
-        """Read the contexts, once for all decoders; padding may be on either side."""
-        if self.family.encoder:
-            return read_with_encoder(part(self.backbone, self.family.encoder), context_BS, mask_BS)
-        with self.routed(None):
-            return read_with_decoder(self.decoders[0], context_BS, mask_BS)
+    def encode(self, context_BS: Tensor, mask_BS: Tensor, rows: Rows | None = None) -> Memory:
+        """Read the contexts, padded on either side, for the given rows; None means for the single-decoder model.
+
+        It is done once for all decoders where the adapters leave contexts alone, else once for each pair in `rows`.
+        """
+        if rows is None or not self.has_own_memory:
+            return self._read(context_BS, mask_BS, None)
+        entries = rows.distinct()
+        if self.config.adapt == "response":
+            return self._read(context_BS, mask_BS, None).expand(entries)
+        index = entries.context_R
+        return replace(self._read(context_BS[index], mask_BS[index], entries), entries=entries)
+
+    def _read(self, context_BS: Tensor, mask_BS: Tensor, rows: Rows | None) -> Memory:
+        single = self.single_decoder if self.config.adapt == "everything" else None
+        with self.routed(single if rows is None else rows):
+            if self.family.encoder:
+                return read_with_encoder(part(self.backbone, self.family.encoder), context_BS, mask_BS)
+            return read_with_decoder(self.decoders[0], context_BS, mask_BS, self.config.num_invocation_tokens)
+
+    @property
+    def single_decoder(self) -> OneDecoder | None:
+        """What the single-decoder model of stage 1 routes all rows to: its adapter, or none."""
+        return None if self.config.single_adapter is None else OneDecoder(self.config.single_adapter)
+
+    @property
+    def has_own_memory(self) -> bool:
+        """Whether decoders see contexts differently: adapters act on contexts, or on how they are attended to."""
+        adapters: Any = self.adapters
+        return self.config.adapt == "everything" or any(adapter.reads_memory for adapter in adapters)
 
     def log_prior(self, memory: Memory) -> Tensor:
         """log p(z|c), (B, K): learned, or uniform."""
@@ -151,23 +226,28 @@ class PolyReplyModel(PreTrainedModel):
         return log_prior_BK
 
     def first_tokens(self, rows: Rows, memory: Memory) -> Tensor:
-        """(R,): the token from which each row starts."""
-        if memory.last_B is not None:
-            return memory.last_B[rows.context_R]
+        """(R, A): the tokens from which each row starts, the last of which predicts the first of the response."""
+        if memory.last_BA is not None:
+            return memory.last_BA[memory.rows(rows).context_R]
         start = self.backbone.config.decoder_start_token_id
         if start is None:
             start = self.backbone.generation_config.decoder_start_token_id
-        return torch.full_like(rows.context_R, start)
+        return torch.full_like(rows.context_R, start)[:, None]
 
-    def shift(self, response_RT: Tensor, rows: Rows, memory: Memory) -> Tensor:
-        """The tokens a decoder reads to predict a response: the response, shifted right behind its first token."""
-        return torch.cat([self.first_tokens(rows, memory)[:, None], response_RT[:, :-1]], 1)
+    def response_states(self, response_RT: Tensor, rows: Rows, memory: Memory, *, single: bool = False) -> Tensor:
+        """The states (R, T, D) that predict each token of the responses: those of the tokens before it."""
+        tokens = torch.cat([self.first_tokens(rows, memory), response_RT[:, :-1]], 1)
+        return self.states(tokens, rows, memory, single=single)[:, -response_RT.shape[1] :]
 
     def states(
-        self, tokens_RT: Tensor, rows: Rows, memory: Memory, caches: list[Any] | None = None, *, adapters: bool = True
+        self, tokens_RT: Tensor, rows: Rows, memory: Memory, caches: list[Any] | None = None, *, single: bool = False
     ) -> Tensor:
-        """Last hidden states (R, T, D) of each row's decoder. `caches` (one for each stack) hold earlier tokens."""
-        with self.routed(rows if adapters else None):
+        """Last hidden states (R, T, D) of each row's decoder, or with `single` of the single-decoder model.
+
+        `caches` (one for each stack) hold earlier tokens.
+        """
+        rows = memory.rows(rows)
+        with self.routed(self.single_decoder if single else rows, memory.entries):
             if not self.extra_decoders:
                 return self._run(self.decoders[0], tokens_RT, rows, memory, caches and caches[0])
             return torch.cat(
@@ -185,14 +265,20 @@ class PolyReplyModel(PreTrainedModel):
 
     def logits(self, states_PD: Tensor, segments: Sequence[tuple[int, int, int]] = ()) -> Tensor:
         """Scores over the vocabulary (P, V); `segments` name each position's decoder, if decoders have own heads."""
-        if getattr(self.backbone.config, "scale_decoder_outputs", False):
+        config = self.backbone.config
+        if getattr(config, "scale_decoder_outputs", False):
             states_PD = states_PD * self.model_size**-0.5
         if self._has_own_heads and self.extra_decoders:
             heads = [decoder.embed_tokens.weight for decoder in self.decoders]
             return torch.cat([nn.functional.linear(states_PD[begin:end], heads[k]) for k, begin, end in segments])
         logits_PV: Tensor = self.backbone.get_output_embeddings()(states_PD)
-        bias = getattr(self.backbone, "final_logits_bias", None)
-        return logits_PV if bias is None else logits_PV + bias
+        if (bias := getattr(self.backbone, "final_logits_bias", None)) is not None:
+            logits_PV = logits_PV + bias
+        if (divisor := getattr(config, "logits_scaling", None)) is not None:
+            logits_PV = logits_PV / divisor
+        if (cap := getattr(config, "final_logit_softcapping", None)) is not None:
+            logits_PV = torch.tanh(logits_PV / cap) * cap
+        return logits_PV
 
     @property
     def _has_own_heads(self) -> bool:
@@ -201,21 +287,28 @@ class PolyReplyModel(PreTrainedModel):
         return bool(self.config.copy_embeddings and head.weight is embedding.weight)
 
     @contextmanager
-    def routed(self, rows: Rows | OneDecoder | None) -> Iterator[None]:
-        """Route rows to their adapters while the block lasts; None switches the adapters off."""
-        before, self.router.rows = self.router.rows, rows
+    def routed(self, rows: Rows | OneDecoder | None, entries: Rows | None = None) -> Iterator[None]:
+        """Route rows to their adapters while the block lasts; None switches the adapters off.
+
+        `entries` are those of the memory, for adapters at modules that read it.
+        """
+        before, self.router.now = self.router.now, (rows, entries)
         try:
             yield
         finally:
-            self.router.rows = before
+            self.router.now = before
 
     @contextmanager
-    def as_decoder(self, k: int) -> Iterator[Any]:
-        """The backbone as an ordinary single-decoder model that generates with decoder k, for any batch."""
-        if self.extra_decoders:
+    def as_decoder(self, k: int | None) -> Iterator[Any]:
+        """The backbone as an ordinary model that generates with decoder k, for any batch; None is stage 1's model."""
+        k = self.config.single_adapter if k is None else k
+        if k is None:
+            chosen = self.routed(None)
+        elif self.extra_decoders:
             chosen = _swapped(self.backbone, self.family.decoder, self.decoders[k], own_head=self._has_own_heads)
         else:
-            chosen = self.routed(OneDecoder(k, last_token_only=not self.family.encoder))
+            in_response = self.config.adapt == "response" and not self.family.encoder
+            chosen = self.routed(OneDecoder(k, self.config.num_invocation_tokens if in_response else None))
         with chosen:
             yield self.backbone
 
@@ -233,11 +326,10 @@ class PolyReplyModel(PreTrainedModel):
                 "expected labels and decoder_ids; to generate, use polyreply.decoding or PolyReply.reply"
             )
         mask_BS = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        memory = self.encode(input_ids, mask_BS)
         order = torch.argsort(decoder_ids, stable=True)
         rows = Rows.pairs(order, decoder_ids[order], len(input_ids))
-        tokens_RT = self.shift(labels.clamp(min=0)[order], rows, memory)
-        states_RTD = self.states(tokens_RT, rows, memory)
+        memory = self.encode(input_ids, mask_BS, rows)
+        states_RTD = self.response_states(labels.clamp(min=0)[order], rows, memory)
         segments = [(k, b * labels.shape[1], e * labels.shape[1]) for k, b, e in rows.segments]
         logits_RTV = self.logits(states_RTD.flatten(0, 1), segments).unflatten(0, labels.shape)
         return torch.index_select(logits_RTV, 0, torch.argsort(order))

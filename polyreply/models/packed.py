@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 if TYPE_CHECKING:
     from polyreply.models.model import PolyReplyModel
@@ -62,8 +63,14 @@ def packed(model: "PolyReplyModel", layers: Sequence[Any]) -> Iterator[None]:
             del layer.forward  # the method of the class is visible again
 
 
-def _pack(layers: Sequence[nn.Linear]) -> Linear:
-    weights = torch.cat([layer.weight.detach() for layer in layers])
+def _rows_out(layer: Any) -> Tensor:
+    """A layer's weight with a row for each output; GPT-2's Conv1D stores it the other way round."""
+    weight: Tensor = layer.weight.detach()
+    return weight.t() if isinstance(layer, Conv1D) else weight
+
+
+def _pack(layers: Sequence[Any]) -> Linear:
+    weights = torch.cat([_rows_out(layer) for layer in layers])
     weight = torch.ops.mkldnn._reorder_linear_weight(weights, _ROWS)
     biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
     bias = torch.cat(biases) if biases else None

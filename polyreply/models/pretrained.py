@@ -26,18 +26,32 @@ _BEAM_SEARCH = (
 )
 
 
-def load_checked(load: Callable[..., Any], name: str | Path, *arguments: Any, **options: Any) -> tuple[Any, Any]:
+def load_checked(
+    kind: type[Any], load: Callable[..., Any], name: str | Path, *arguments: Any, **options: Any
+) -> tuple[Any, Any]:
     """Load with Transformers' own `from_pretrained`; returns the model and its loading info.
 
     Safetensors only, no code that comes with a model, and no weight left at random.
     """
     hub = {key: options[key] for key in _HUB_OPTIONS if options.get(key) is not None}
+    backbone = options.pop("backbone", None)
+    reference: dict[str, str] = {}
     if options.get("config") is None:
-        check_config(name, read_config(name, hub))
+        found = read_config(name, hub)
+        check_config(name, found)
+        reference = found.get("backbone_reference") or {}
+    if backbone is not None and not reference:
+        raise ModelFolderError(f"backbone: expected a model without its backbone, found one that has it in {name}")
     _check_weights_file(name, hub)
-    options |= {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
-    with _one_line_errors(name), quietly():
-        model, info = load(str(name), *arguments, **options)
+    if reference:
+        from polyreply.models.reference import load_with_reference
+
+        config, dtype = PolyReplyConfig.from_dict(found), options.get("dtype")
+        model, info = load_with_reference(kind, name, config, backbone=backbone, dtype=dtype, hub=hub)
+    else:
+        options |= {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
+        with _one_line_errors(name), quietly():
+            model, info = load(str(name), *arguments, **options)
     _check_weights(name, model.config, info)
     _own_memory(model)
     keep_untied(model.backbone)
@@ -112,7 +126,8 @@ def _num_decoders(
     config: PolyReplyConfig, missing: set[str], unexpected: set[str], other_shape: dict[str, tuple[int, ...]]
 ) -> int | None:
     """The number of decoders that the weights belong to, if it can be told from what does not fit."""
-    stacks = {shape[0] for key, shape in other_shape.items() if key.startswith("adapters.")}
+    extra = config.num_adapters - config.num_decoders
+    stacks = {shape[0] - extra for key, shape in other_shape.items() if key.startswith("adapters.")}
     if len(stacks) == 1:
         return stacks.pop()
     if config.architecture != "multi-decoder":

@@ -32,8 +32,9 @@ class OneDecoder:
     """All rows use one decoder, however many they are: for stock `generate`."""
 
     k: int
-    last_token_only: bool
-    """Decoder-only models: adapters act from the last context token on, which is the last token of every call."""
+    last_tokens: int | None = None
+    """Where adapters act on the response alone, in decoder-only models: the number of context tokens they act on too,
+    which are the last of the first call; later calls have one token. None means that they act on every token."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,17 @@ class Rows:
     def keep(self, keep_R: Tensor) -> "Rows":
         """The rows that a mask selects, in the same order."""
         return Rows.pairs(self.context_R[keep_R], self.decoder_R[keep_R], self.num_contexts)
+
+    def distinct(self) -> "Rows":
+        """The same pairs of context and decoder, each once, sorted by decoder and then by context."""
+        pair = torch.unique(self.decoder_R * self.num_contexts + self.context_R)
+        return Rows.pairs(pair % self.num_contexts, pair // self.num_contexts, self.num_contexts)
+
+    def among(self, entries: "Rows") -> "Rows":
+        """The same rows with the place of each one's pair among `entries`, which are `distinct`, as its context."""
+        pair_E, pair_R = (rows.decoder_R * rows.num_contexts + rows.context_R for rows in (entries, self))
+        place_R = torch.searchsorted(pair_E, pair_R)
+        return Rows(place_R, self.segments, len(entries), is_grid=torch.equal(pair_E, pair_R))
 
     def segment(self, index: int) -> "Rows":
         """The rows of one decoder alone."""

@@ -17,7 +17,7 @@ Legend: N samples, K decoders, R rows (sample, decoder), S and T tokens, P posit
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -30,8 +30,10 @@ from polyreply.models.packed import packed
 from polyreply.models.rows import Rows
 
 Reduce = Literal["sum", "mean"]
-_CONTEXTS_ARE_CHEAPER = 4
-"""How many more context tokens than response tokens form a chunk: they see no vocabulary and often no gradient."""
+_CONTEXT_TOKENS, _FROZEN_CONTEXT_TOKENS = 4, 16
+"""How many more context tokens than response tokens form a chunk: they see no vocabulary, and often no gradient."""
+_MORE_PADDING = 1.1
+"""How many times as many tokens may be computed so that decoders have equally many rows."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,9 @@ class Limits:
 
     max_tokens: int = 2048
     """Most tokens (rows times length) in one pass of the decoders."""
+    max_activations: int = 1 << 27
+    """Most numbers that the linear layers of a decoder read and write in one backward pass, half a GB in float32. It
+    bounds the tokens of a pass in deep and wide models; what a pass keeps is two to three times as much."""
     max_logits: int = 1 << 22
     """Most numbers in a piece of logits (positions times vocabulary): 16 MB in float32, which fit a CPU's cache."""
 
@@ -94,10 +99,10 @@ def nll_NK(
     limits = limits or Limits()
     chosen = list(range(model.num_decoders)) if decoders is None else list(decoders)
     result = torch.zeros(len(samples), len(chosen), dtype=_wide_type(model.dtype), device=samples.context_NS.device)
-    for index in _chunks(samples.response_mask_NT.sum(1), limits.max_tokens, len(chosen)):
+    for index in _chunks(_lengths(model, samples), limits.max_tokens, len(chosen)):
         part = samples.select(index)
-        memory = model.encode(part.context_NS, part.context_mask_NS)
         rows = Rows.grid(len(part), chosen, device=index.device)
+        memory = model.encode(part.context_NS, part.context_mask_NS, rows)
         mask_RT, target_RT = part.response_mask_NT[rows.context_R], part.response_NT[rows.context_R]
         with packed(model, [model.backbone.get_output_embeddings()]):
             nll_RT = token_nll(model, memory, rows, target_RT, mask_RT, lean=True, limits=limits)
@@ -112,15 +117,16 @@ def token_nll(
     target_RT: Tensor,
     mask_RT: Tensor,
     *,
-    adapters: bool = True,
+    single: bool = False,
     lean: bool = False,
     limits: Limits | None = None,
 ) -> Tensor:
     """NLL of each token of each row's response, (R, T), zero where the mask is false; without gradients.
 
+    `single` is by the single-decoder model, with a memory that was read for it.
     `lean` writes no log-probabilities of the vocabulary, which is faster; the last digits differ.
     """
-    states_RTD = model.states(model.shift(target_RT, rows, memory), rows, memory, adapters=adapters)
+    states_RTD = model.response_states(target_RT, rows, memory, single=single)
     states_PD, target_P = states_RTD[mask_RT], target_RT[mask_RT]
     nll_P = torch.zeros(len(states_PD), dtype=_wide_type(states_PD.dtype), device=states_PD.device)
     for piece, segments in _pieces(model, rows, mask_RT, limits or Limits()):
@@ -141,12 +147,31 @@ def backward_nll(
     Returns the NLL of each pair, (N, K), zero where the weight is zero.
     """
     limits = limits or Limits()
+    limits = replace(limits, max_tokens=min(limits.max_tokens, limits.max_activations // model.numbers_per_token))
     nll = torch.zeros(weights_NK.shape, dtype=_wide_type(model.dtype), device=weights_NK.device)
-    lengths = samples.response_mask_NT.sum(1)
-    sizes = torch.maximum(lengths, samples.context_mask_NS.sum(1) // _CONTEXTS_ARE_CHEAPER)
+    if model.config.adapt == "everything":  # decoders read contexts differently, so pairs have nothing in common
+        context_P, decoder_P = weights_NK.nonzero().T
+        for index in _chunks(_lengths(model, samples)[context_P], limits.max_tokens, 1):
+            context, decoder = context_P[index], decoder_P[index]
+            pair = torch.arange(len(index), device=index.device)
+            weights_PK = torch.zeros_like(weights_NK[context])
+            weights_PK[pair, decoder] = weights_NK[context, decoder]
+            nll_PK = _backward_samples(model, samples.select(context), weights_PK, reduce, limits)
+            nll[context, decoder] = nll_PK[pair, decoder]
+        return nll
+    more = _CONTEXT_TOKENS if _trains_shared(model) else _FROZEN_CONTEXT_TOKENS
+    sizes = samples.context_mask_NS.sum(1) // more
     for index in _chunks(sizes, limits.max_tokens, 1):
         nll[index] = _backward_samples(model, samples.select(index), weights_NK[index], reduce, limits)
     return nll
+
+
+def _lengths(model: PolyReplyModel, samples: Samples) -> Tensor:
+    """The number of tokens of each sample that pass through a decoder."""
+    length_N = samples.response_mask_NT.sum(1)
+    if model.config.adapt == "everything":
+        return length_N + samples.context_mask_NS.sum(1)
+    return length_N if model.family.encoder else length_N + model.config.num_invocation_tokens - 1
 
 
 def _backward_samples(
@@ -158,13 +183,15 @@ def _backward_samples(
     """
     nll = torch.zeros(weights_NK.shape, dtype=_wide_type(model.dtype), device=weights_NK.device)
     pairs = weights_NK.nonzero()
-    lengths = samples.response_mask_NT.sum(1)[pairs[:, 0]]
-    trains_shared = any(parameter.requires_grad for parameter in model.shared_parameters())
-    with torch.set_grad_enabled(trains_shared):
-        memory = model.encode(samples.context_NS, samples.context_mask_NS)
-    leaves = [leaf.detach().requires_grad_(trains_shared) for leaf in memory.leaves()]
+    lengths = _lengths(model, samples)[pairs[:, 0]]
+    trains_memory = _trains_shared(model) or model.config.adapt == "everything"
+    context_P, decoder_P = pairs[torch.argsort(pairs[:, 1], stable=True)].T
+    with torch.set_grad_enabled(trains_memory):
+        rows = Rows.pairs(context_P, decoder_P, len(samples))
+        memory = model.encode(samples.context_NS, samples.context_mask_NS, rows)
+    leaves = [leaf.detach().requires_grad_(leaf.requires_grad) for leaf in memory.leaves()]
     detached = memory.with_leaves(leaves)
-    for index in _chunks(lengths, limits.max_tokens, 1):
+    for index in _pair_chunks(lengths, pairs[:, 1], limits.max_tokens):
         context, decoder = pairs[index].T
         order = torch.argsort(decoder, stable=True)
         context, decoder = context[order], decoder[order]
@@ -191,7 +218,7 @@ def _backward_rows(
     length = int(mask_RT.sum(1).max())
     mask_RT = mask_RT[:, :length]
     target_RT = samples.response_NT[rows.context_R][:, :length]
-    states_RTD = model.states(model.shift(target_RT, rows, memory), rows, memory)
+    states_RTD = model.response_states(target_RT, rows, memory)
     scale_R = weights_R / mask_RT.sum(1).clamp(min=1) if reduce == "mean" else weights_R
     states_PD, target_P = states_RTD[mask_RT], target_RT[mask_RT]
     leaf_PD = states_PD.detach().requires_grad_(states_PD.requires_grad)
@@ -226,6 +253,37 @@ def _chunks(lengths: Tensor, max_tokens: int, rows_each: int) -> Iterator[Tensor
         end = begin + max(1, max_tokens // (longest * rows_each))
         yield order[begin:end]
         begin = end
+
+
+def _pair_chunks(length_P: Tensor, decoder_P: Tensor, max_tokens: int) -> list[Tensor]:
+    """Indices of pairs that are trained together: equally many of every decoder, unless that means much padding.
+
+    With equally many, the adapters of all decoders are one batched product. But decoders may differ in the length of
+    their responses; then pairs of similar length go together, whatever their decoder.
+    """
+    even, similar = list(_even_chunks(length_P, decoder_P, max_tokens)), list(_chunks(length_P, max_tokens, 1))
+    tokens = [sum(len(index) * int(length_P[index].max()) for index in chunks) for chunks in (even, similar)]
+    return even if tokens[0] <= _MORE_PADDING * tokens[1] else similar
+
+
+def _even_chunks(length_P: Tensor, decoder_P: Tensor, max_tokens: int) -> Iterator[Tensor]:
+    """Indices of pairs, longest first, as far as possible equally many of every decoder."""
+    order = torch.argsort(length_P, descending=True, stable=True)
+    decoders, which = torch.unique(decoder_P[order], return_inverse=True)
+    of_decoder = torch.nn.functional.one_hot(which, len(decoders)).cumsum(0)
+    rank = of_decoder.gather(1, which[:, None])[:, 0]
+    order = order[torch.argsort(rank, stable=True)]  # the longest of each decoder, then the second of each, …
+    begin = 0
+    while begin < len(order):
+        longest = max(int(length_P[order[begin:]].max()), 1)
+        most = max(1, max_tokens // longest)
+        end = begin + (most // len(decoders) * len(decoders) or most)
+        yield order[begin:end]
+        begin = end
+
+
+def _trains_shared(model: PolyReplyModel) -> bool:
+    return any(parameter.requires_grad for parameter in model.shared_parameters())
 
 
 def _pieces(

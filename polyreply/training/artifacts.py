@@ -29,7 +29,8 @@ def write_results(
     """Write the model folder with its card, and what the decoders were trained on as numbers and plots."""
     facts = CardFacts(data=Path(recipe.data).name, recipe=to_tree(recipe), scores=scores)
     shown = [] if recipe.method == MLE else [dialogue.context for dialogue in examples[:_EXAMPLES]]
-    poly.save_pretrained(folder / "model", card=facts, examples=shown, overwrite=True)
+    backbone = recipe.model.save
+    poly.save_pretrained(folder / "model", card=facts, examples=shown, backbone=backbone, overwrite=True)
     if recipe.method == MLE:
         return
     summary = usage.summary(recipe.method)

@@ -11,6 +11,7 @@ from polyreply.em.assign import METHODS
 from polyreply.em.settings import MLE, EMSettings, OptimizerSettings
 from polyreply.metrics.tokenize import TokenizerName
 from polyreply.models.backbones import MiniConfig
+from polyreply.models.settings import Adapt, AdapterInit, AdapterSites, Architecture, BackboneIn, LoraSettings, Prior
 from polyreply.training.alarms import AlarmSettings
 
 MINI = "mini"
@@ -21,8 +22,9 @@ class ModelSettings:
     """What is trained."""
 
     backbone: str = "google-t5/t5-small"
-    """A Hugging Face name, a folder (also stage 1's model), `flan-t5-small-pip`, `shipped` (the package's own model
-    without its adapters), or `mini`: a T5 from scratch."""
+    """A Hugging Face name, a folder (also stage 1's model, or a K-decoder model to train further), a GGUF file, a
+    backbone from a package (`smollm2-135m-pip`, `flan-t5-small-pip`), `shipped` (the package's own model without its
+    adapters), or `mini`: a T5 from scratch."""
     mini: MiniConfig = field(default_factory=MiniConfig)
     """The sizes of `mini`."""
     tokenizer: str | None = None
@@ -31,15 +33,20 @@ class ModelSettings:
     """Vocabulary of a tokenizer that is trained."""
     num_decoders: int = 10
     """K; stage 1 (`mle`) always has one."""
-    architecture: Literal["multi-adapter", "multi-decoder"] = "multi-adapter"
+    architecture: Architecture = "multi-adapter"
     """Thin adapters in one shared decoder, or K full decoders."""
     adapter: str = "bottleneck"
-    """The adapter type, a name in `polyreply.models.adapters.ADAPTERS`."""
+    """The adapter type, a name in `polyreply.models.adapters.ADAPTERS`: bottleneck, as in the paper, or lora."""
+    adapt: Adapt = "response"
+    """What adapters act on: the response, so that a context is read once for all decoders; or everything, the context
+    too, which costs more and is what other tools expect of a LoRA."""
+    lora: LoraSettings = field(default_factory=LoraSettings)
+    """Rank, alpha, dropout and targets of the adapter type lora."""
     adapter_size: int | None = None
-    """Inner size of an adapter; None means half the model's."""
-    adapter_sites: Literal["sublayer", "layer"] = "sublayer"
-    """An adapter after each sublayer of the decoder, or one after each layer."""
-    adapter_init: Literal["near-identity", "linear", "large"] = "near-identity"
+    """Inner size of a bottleneck adapter; None means half the model's."""
+    adapter_sites: AdapterSites = "sublayer"
+    """A bottleneck adapter after each sublayer of the decoder, or one after each layer."""
+    adapter_init: AdapterInit = "near-identity"
     """How adapters start; `linear` is PyTorch's default for linear layers, as in the paper's authors' code; `large` is
     three times as wide."""
     adapter_skip: bool = True
@@ -47,8 +54,14 @@ class ModelSettings:
     untrained decoders then produce nonsense, and Hard-EM starves them."""
     copy_embeddings: bool = False
     """Full decoders: each with its own embedding."""
-    prior: Literal["uniform", "learned"] = "uniform"
+    prior: Prior = "uniform"
     """p(z|c): the same for all decoders, or a network that is trained with them."""
+    save: BackboneIn = "whole"
+    """Whether the finished model folder holds the backbone's weights, or where they are (`reference`): name, revision
+    and digest of an unchanged backbone, so that the folder is small."""
+    stage1: Literal["weights", "adapter"] = "weights"
+    """What stage 1 (`mle`) trains: all weights of the backbone; or one adapter, of which stage 2 begins with K copies,
+    so that the backbone stays as it is."""
 
     def problems(self) -> Iterator[str]:
         """Values that make no model."""
@@ -59,6 +72,8 @@ class ModelSettings:
 
             if self.adapter not in ADAPTERS:
                 yield f"adapter is {self.adapter}; use one of {', '.join(ADAPTERS)}"
+        if self.stage1 == "adapter" and self.architecture != "multi-adapter":
+            yield "stage1 is adapter, which needs architecture multi-adapter"
         if not self.adapter_skip and self.adapter_init == "near-identity":
             yield "adapter_init is near-identity, which needs adapter_skip; use adapter_init linear"
 
@@ -113,7 +128,8 @@ class TrainRecipe:
 
     method: str = "eqhard-em"
     """`mle` for stage 1, the single-decoder model; for stage 2 a method that assigns samples to decoders: eqhard-em,
-    hard-em, soft-em, eqsoft-em, eqrandom-fixed, eqrandom-dynamic, or one that you have registered."""
+    hard-em, soft-em, eqsoft-em, eqrandom-fixed, eqrandom-dynamic, relaxed-wta, annealed-wta, or one that you have
+    registered."""
     data: str = ""
     """A folder from `polyreply prepare`, whose train split is trained on and whose valid split is measured on; or one
     dialogue file, of which a part is held out."""
@@ -144,6 +160,18 @@ class TrainRecipe:
         """K of the model that is trained."""
         return 1 if self.method == MLE else self.model.num_decoders
 
+    def _keeps_no_backbone(self) -> str:
+        """Why the finished model could not refer to its backbone; empty if it can."""
+        if self.method == MLE and self.model.stage1 == "weights":
+            return "stage 1 trains all weights (model.stage1=adapter leaves them)"
+        if self.method != MLE and not self.em.freeze_shared:
+            return "em.freeze_shared=false trains it"
+        if self.model.architecture != "multi-adapter":
+            return f"architecture {self.model.architecture} copies it"
+        if self.model.backbone in ("mini", "shipped"):
+            return f"{self.model.backbone} is no backbone that can be loaded by its name"
+        return ""
+
     def problems(self) -> Iterator[str]:
         """Settings that do not fit together."""
         if self.method not in (MLE, *METHODS):
@@ -156,6 +184,8 @@ class TrainRecipe:
             yield f"steps is {self.steps}; use 1 or more"
         if self.seed < 0:
             yield f"seed is {self.seed}; use 0 or more"
+        if self.model.save == "reference" and (problem := self._keeps_no_backbone()):
+            yield f"model.save is reference, which needs a backbone that stays as it is, but {problem}; use save=whole"
         size, decoders = self.em.e_step_size, max(self.model.num_decoders, 1)
         if self.method != MLE and size % decoders:
             nearest = max(size // decoders, 1) * decoders

@@ -4,7 +4,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -21,7 +21,9 @@ from polyreply.em.settings import MLE
 from polyreply.errors import DataError, PolyReplyError
 from polyreply.models.backbones import SHIPPED, build_mini, load_backbone
 from polyreply.models.config import DecoderSettings, PolyReplyConfig
+from polyreply.models.model import PolyReplyModel
 from polyreply.models.pretrained import read_config
+from polyreply.models.reference import check_reference
 from polyreply.progress import Notify, silent
 from polyreply.reply import PolyReply
 from polyreply.training.recipe import MINI, TrainRecipe
@@ -47,7 +49,8 @@ class Setup:
 
     def start_em(self, recipe: TrainRecipe, processes: Processes) -> EM:
         """A training at its first step."""
-        train_shared = recipe.method == MLE or not recipe.em.freeze_shared
+        in_stage1 = recipe.method == MLE and recipe.model.stage1 == "weights"
+        train_shared = in_stage1 or (recipe.method != MLE and not recipe.em.freeze_shared)
         pad = self.poly.tokenizer.pad_token_id
         return EM(
             recipe.method,
@@ -70,10 +73,16 @@ def prepare_run(recipe: TrainRecipe, data: Path, notify: Notify = silent) -> Set
     if "train" not in files:
         raise DataError(f"{data}: expected a train split, found {', '.join(files)}; prepare the data again")
     notify("loading the backbone", 0.0)
-    backbone, tokenizer, format = _backbone(recipe, files["train"])
-    format = recipe.context or format or ContextFormat()
-    settings: DecoderSettings = {**_decoder_settings(recipe), "context_format": asdict(format)}
-    poly = PolyReply.from_backbone(backbone, tokenizer, backbone_name=recipe.model.backbone, **settings)
+    start = _start(recipe, files["train"])
+    format = recipe.context or start.format or ContextFormat()
+    settings: DecoderSettings = {**_decoder_settings(recipe, start), "context_format": asdict(format)}
+    poly = PolyReply.from_backbone(start.backbone, start.tokenizer, backbone_name=start.name, **settings)
+    if start.decoders is not None:
+        poly.model.load_state_dict(start.decoders.state_dict())
+    elif start.stage1 is not None:
+        poly.model.copy_adapter(start.stage1)
+    if recipe.model.save == "reference":
+        check_reference(poly.model)  # now rather than after the training
     notify("tokenising", 0.3)
     train = TokenCorpus.build(files["train"], poly.tokenizer, format)
     if not len(train):
@@ -95,20 +104,54 @@ def _check_known(train: TokenCorpus, tokenizer: PreTrainedTokenizerBase, file: P
         )
 
 
-def _decoder_settings(recipe: TrainRecipe) -> DecoderSettings:
-    """How the backbone gets its decoders. Stage 1 is the backbone as it is: one full decoder."""
-    if recipe.method == MLE:
+def _decoder_settings(recipe: TrainRecipe, start: "_Start") -> DecoderSettings:
+    """How the backbone gets its decoders. Stage 1 is the backbone as it is, one full decoder, or has one adapter."""
+    if recipe.method == MLE and recipe.model.stage1 == "weights":
         return {"architecture": "multi-decoder", "num_decoders": 1}
     chosen = {name: value for name, value in asdict(recipe.model).items() if name not in _NOT_OF_DECODERS}
-    return cast(DecoderSettings, {**chosen, "shared_weights_changed": not recipe.em.freeze_shared})
+    if recipe.method == MLE:
+        return cast(DecoderSettings, {**chosen, "num_decoders": 1, "prior": "uniform", "single_adapter": 0})
+    chosen["shared_weights_changed"] = not recipe.em.freeze_shared
+    if start.decoders is not None:  # they are trained further, so they stay as they are
+        config = start.decoders.config
+        chosen |= {name: getattr(config, name) for name in (*_OF_ADAPTERS, *_OF_MODEL)}
+        chosen["shared_weights_changed"] |= config.shared_weights_changed
+    elif start.stage1 is not None:  # its adapter becomes K, so they have its shape
+        if recipe.model.architecture != "multi-adapter":
+            raise PolyReplyError(
+                f"expected architecture multi-adapter on {recipe.model.backbone}, whose stage 1 trained an adapter, "
+                f"found {recipe.model.architecture}; use a stage 1 with model.stage1=weights"
+            )
+        chosen |= {name: getattr(start.stage1.config, name) for name in _OF_ADAPTERS}
+        chosen["single_adapter"] = recipe.model.num_decoders
+    return cast(DecoderSettings, chosen)
 
 
-_NOT_OF_DECODERS = ("backbone", "mini", "tokenizer", "vocab_size")
-"""Fields of a recipe's `model` that choose the backbone and its tokenizer."""
+_NOT_OF_DECODERS = ("backbone", "mini", "tokenizer", "vocab_size", "stage1", "save")
+"""Fields of a recipe's `model` that are not about its decoders."""
+_OF_ADAPTERS = ("adapter", "adapt", "lora", "adapter_size", "adapter_activation", "adapter_sites", "adapter_skip")
+"""What stage 2 takes over from a stage 1 that trained an adapter."""
+_OF_MODEL = ("architecture", "copy_embeddings", "prior", "single_adapter")
+"""What it takes over as well from a K-decoder model that is trained further."""
 
 
-def _backbone(recipe: TrainRecipe, train_file: Path) -> tuple[Any, PreTrainedTokenizerBase, ContextFormat | None]:
-    """The backbone, its tokenizer, and the format of contexts that its stage 1 was trained with."""
+class _Start(NamedTuple):
+    """What a run begins with."""
+
+    name: str
+    """What the backbone is called."""
+    backbone: Any
+    tokenizer: PreTrainedTokenizerBase
+    format: ContextFormat | None = None
+    """The format of contexts that stage 1 was trained with."""
+    stage1: PolyReplyModel | None = None
+    """The model of stage 1, if that trained an adapter."""
+    decoders: PolyReplyModel | None = None
+    """A K-decoder model that is trained further."""
+
+
+def _start(recipe: TrainRecipe, train_file: Path) -> _Start:
+    """Load or build the backbone, its tokenizer, and what stage 1 left."""
     chosen, name = recipe.model, recipe.model.backbone
     torch.manual_seed(recipe.seed)  # new weights are drawn after this
     if name == MINI:
@@ -117,35 +160,48 @@ def _backbone(recipe: TrainRecipe, train_file: Path) -> tuple[Any, PreTrainedTok
         else:
             tokenizer = load_tokenizer(chosen.tokenizer)
         ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
-        return build_mini(chosen.mini, len(tokenizer), seed=recipe.seed, **ids), tokenizer, None
+        return _Start(name, build_mini(chosen.mini, len(tokenizer), seed=recipe.seed, **ids), tokenizer)
     if name == SHIPPED:
         loaded = PolyReply.from_pretrained(SHIPPED)
-        return loaded.model.plain_backbone(), loaded.tokenizer, loaded.model.config.format()
-    if _is_stage1_model(name):
+        return _Start(name, loaded.model.plain_backbone(), loaded.tokenizer, loaded.model.config.format())
+    if _is_kdecoder_model(name):
         if chosen.tokenizer is not None:
             raise PolyReplyError(f"{name} has a tokenizer of its own, from stage 1; leave model.tokenizer out")
-        loaded = PolyReply.from_pretrained(name)
-        return loaded.model.backbone, loaded.tokenizer, loaded.model.config.format()
+        return _start_from_model(recipe, PolyReply.from_pretrained(name))
     backbone, own = load_backbone(name, dtype="float32")
     tokenizer_or_none = own if chosen.tokenizer is None else load_tokenizer(chosen.tokenizer)
     if tokenizer_or_none is None:
         raise PolyReplyError(f"{name} holds no tokenizer; name one with model.tokenizer=…")
-    return backbone, tokenizer_or_none, None
+    return _Start(name, backbone, tokenizer_or_none)
 
 
-def _is_stage1_model(name: str) -> bool:
-    """Whether a folder holds the model of a stage 1; one of stage 2 cannot be a backbone."""
+def _is_kdecoder_model(name: str) -> bool:
+    """Whether a folder holds a model of ours, of stage 1 or 2."""
     if not Path(name, "config.json").is_file():
         return False
-    config = read_config(name)
-    if config.get("model_type") != PolyReplyConfig.model_type:
-        return False
-    if config.get("num_decoders") != 1 or config.get("architecture") != "multi-decoder":
+    return bool(read_config(name).get("model_type") == PolyReplyConfig.model_type)
+
+
+def _start_from_model(recipe: TrainRecipe, loaded: PolyReply) -> _Start:
+    """Begin with the model of a stage 1, or train the decoders of a stage 2 (or of imported LoRAs) further."""
+    model, config, name = loaded.model, loaded.model.config, recipe.model.backbone
+    if config.num_decoders == 1 and config.architecture == "multi-decoder":
+        return _Start(name, model.backbone, loaded.tokenizer, config.format())
+    start = _Start(model.backbone_source or config.backbone_name, model.plain_backbone(), loaded.tokenizer)
+    start = start._replace(format=config.format())
+    if config.single_adapter == 0:
+        return start._replace(stage1=model)
+    if recipe.method == MLE:
         raise PolyReplyError(
             f"expected in {name} a backbone or the model of stage 1, found a model of stage 2 with "
-            f"{config.get('num_decoders')} decoders; name the model folder of stage 1"
+            f"{config.num_decoders} decoders; train it further by an EM method, or name the model folder of stage 1"
         )
-    return True
+    if recipe.model.num_decoders != config.num_decoders:
+        raise PolyReplyError(
+            f"expected model.num_decoders={config.num_decoders}, the number of decoders in {name}, to train them "
+            f"further, found {recipe.model.num_decoders}; set it, or name the model folder of stage 1"
+        )
+    return start._replace(decoders=model)
 
 
 def _autocast(recipe: TrainRecipe, device: torch.device) -> torch.dtype | None:

@@ -22,6 +22,9 @@ CONSTRAINTS = [
     {"repetition_penalty": 1.7},
 ]
 
+STOPPING = [("t5", True), ("llama", "never")]
+"""Rules that do not depend on the backbone."""
+
 
 def config(**settings):
     return GenerationConfig(**{"max_new_tokens": 7, "eos_token_id": ENDS, "pad_token_id": tiny.PAD, **settings})
@@ -33,6 +36,7 @@ def beam(model, context, mask, k, config=None, way="beam", seed=None, **options)
 
 
 nucleus = partial(beam, way="nucleus")
+min_p = partial(beam, way="min-p")
 diverse_beam = partial(beam, way="diverse-beam")
 
 
@@ -146,6 +150,25 @@ def test_nucleus_follows_the_distribution(name):
         assert ((seen - expected) ** 2 / expected).sum() < freedom + 5 * (2 * freedom) ** 0.5
 
 
+@pytest.mark.parametrize("name", ["t5", "llama"])
+def test_min_p_draws_what_generate_draws(name):
+    """The same samples as Transformers' `min_p` from the same seed, and with another share others."""
+    model, samples = model_of(name), tiny.samples(lengths=((4, 1), (4, 1)))
+    given = (model, samples.context_NS, samples.context_mask_NS, 5, config())
+    drawn = {share: tokens_of(min_p(*given, seed=3, min_p=share)) for share in (0.3, 0.02)}
+    assert drawn[0.3] != drawn[0.02]
+    start = {"decoder_start_token_id": tiny.PAD} if model.family.encoder else {}
+    settings = config(do_sample=True, min_p=0.3, top_k=0, num_return_sequences=5, **start)
+    stock = stock_model(model, name)
+    torch.manual_seed(int(torch.randint(2**62, (), generator=torch.Generator().manual_seed(3))))
+    found = stock.generate(
+        samples.context_NS, attention_mask=samples.context_mask_NS.long(), generation_config=settings
+    )
+    new = found[:, 1 if model.family.encoder else samples.context_NS.shape[1] :].tolist()
+    ends = [next((i + 1 for i, token in enumerate(row) if token in ENDS), len(row)) for row in new]
+    assert [tokens for row in drawn[0.3] for tokens in row] == [row[:end] for row, end in zip(new, ends, strict=True)]
+
+
 @pytest.mark.parametrize("name", tiny.BACKBONES)
 def test_nucleus_samples_whole_replies_with_their_logprobs(name):
     model, samples = model_of(name), tiny.samples()
@@ -222,8 +245,7 @@ def next_tokens(stock, samples):
     return [following(context) for context in contexts(samples)]
 
 
-@pytest.mark.parametrize("name", tiny.BACKBONES)
-@pytest.mark.parametrize("early_stopping", [False, True, "never"])
+@pytest.mark.parametrize("name, early_stopping", [*((name, False) for name in tiny.BACKBONES), *STOPPING])
 def test_diverse_beam_is_the_plain_algorithm(name, early_stopping):
     model, samples = model_of(name), tiny.samples()
     stock = stock_model(model, name)
@@ -265,7 +287,7 @@ def test_beams_that_have_finished_leave_the_batch():
 
 
 @pytest.mark.parametrize("name", tiny.BACKBONES)
-@pytest.mark.parametrize("decode", [beam, nucleus, diverse_beam])
+@pytest.mark.parametrize("decode", [beam, nucleus, min_p, diverse_beam])
 def test_defaults_and_edge_cases(name, decode, recwarn):
     """No pad token, one EOS or none, k = 1, one context or none; 64 tokens unless told; not a word on the log."""
     logged = []
@@ -288,7 +310,7 @@ def test_defaults_and_edge_cases(name, decode, recwarn):
     assert not logged and not recwarn.list
 
 
-@pytest.mark.parametrize("decode", [beam, nucleus, diverse_beam])
+@pytest.mark.parametrize("decode", [beam, nucleus, min_p, diverse_beam])
 @pytest.mark.parametrize(
     "settings, changed, message",
     [
@@ -313,6 +335,9 @@ def test_only_the_weights_of_stage_1_are_accepted(decode, settings, changed, mes
         ("beam", 2, {"generation_config": GenerationConfig(length_penalty=2.0)}, "length_penalty"),
         ("nucleus", 2, {"temperature": 0.7}, "temperature"),
         ("nucleus", 2, {"top_k": 50}, "top_k"),
+        ("nucleus", 2, {"min_p": 0.1}, "min_p"),
+        ("min-p", 2, {"top_p": 0.9}, "top_p"),
+        ("min-p", 2, {"min_p": 1.5}, "min_p must be above 0 and at most 1, found 1.5"),
         ("nucleus", 2, {"top_p": 0.0}, "top_p must be above 0 and at most 1, found 0.0"),
         ("diverse-beam", 2, {"generation_config": GenerationConfig(penalty_alpha=0.6)}, "penalty_alpha"),
         ("diverse-beam", 10, {"num_groups": 4}, "use k 8 or 12, or num_groups 2 or 5"),

@@ -3,37 +3,12 @@
 import pytest
 import tiny
 import torch
+from exact import gradients, loop_nll_NK
 
-from polyreply.models.model import PolyReplyModel
 from polyreply.models.score import Limits, Samples, backward_nll, nll_NK
 
 IDS = [f"{name}-{'-'.join(map(str, settings.values()))}" for name, settings in tiny.VARIANTS]
 SMALL = Limits(max_tokens=20, max_logits=3 * tiny.VOCABULARY)
-
-
-def loop_nll(model: PolyReplyModel, samples: Samples, k: int, row: int) -> torch.Tensor:
-    """One sample under one decoder through the stock model, without padding: the sum of its token NLLs."""
-    context = samples.context_NS[row][samples.context_mask_NS[row]][None]
-    response = samples.response_NT[row][samples.response_mask_NT[row]][None]
-    with model.as_decoder(k) as backbone:
-        if model.family.encoder:
-            logits = backbone(input_ids=context, labels=response).logits
-        else:
-            # Adapters act from the last context token on: the context before it is read first, without them.
-            with model.routed(None):
-                past = backbone(context[:, :-1], use_cache=True).past_key_values if context.shape[1] > 1 else None
-            logits = []
-            for token in torch.cat([context[:, -1:], response[:, :-1]], 1).T:
-                step = backbone(token[None], past_key_values=past, use_cache=True)
-                past = step.past_key_values
-                logits.append(step.logits)
-            logits = torch.cat(logits, 1)
-    return torch.nn.functional.cross_entropy(logits[0], response[0], reduction="sum")
-
-
-def loop_nll_NK(model, samples):
-    rows = [[loop_nll(model, samples, k, row) for k in range(model.num_decoders)] for row in range(len(samples))]
-    return torch.stack([torch.stack(row) for row in rows])
 
 
 @pytest.mark.parametrize("name, settings", tiny.VARIANTS, ids=IDS)
@@ -75,10 +50,6 @@ def test_some_decoders_and_one_sample(name):
     whole = nll_NK(model, samples)
     torch.testing.assert_close(nll_NK(model, samples, decoders=[2, 0]), whole[:, [2, 0]])
     torch.testing.assert_close(nll_NK(model, samples.select(torch.tensor([1]))), whole[[1]])
-
-
-def gradients(model):
-    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
 @pytest.mark.parametrize("name, settings", tiny.VARIANTS, ids=IDS)
@@ -125,6 +96,31 @@ def test_memory_is_bounded_by_the_limits():
     assert max(seen) <= limits.max_logits and max(tokens) <= limits.max_tokens
     assert sum(seen) == 6 * int(samples.response_mask_NT.sum()) * tiny.VOCABULARY, "padding reached the vocabulary"
     torch.testing.assert_close(found, nll_NK(model, samples))
+
+
+@pytest.mark.parametrize("name", ["t5", "llama"])
+def test_max_activations_bounds_the_tokens_of_a_backward_pass_and_changes_no_update(name):
+    model = tiny.model(name, num_decoders=4)
+    for parameter in model.shared_parameters():
+        parameter.requires_grad_(False)
+    samples = tiny.samples(lengths=tuple((4, 1 + n % 9) for n in range(40)))
+    weights = torch.ones(len(samples), 4, dtype=torch.float64)
+    most, updates = [], []
+    for limits in (Limits(), Limits(max_activations=30 * model.numbers_per_token)):
+        tokens = []
+        hook = model.sites[0].register_forward_hook(
+            lambda module, arguments, output, seen=tokens: seen.append(
+                (output[0] if isinstance(output, tuple) else output).shape[:2].numel() * torch.is_grad_enabled()
+            )
+        )
+        backward_nll(model, samples, weights, limits=limits)
+        hook.remove()
+        most.append(max(tokens))
+        updates.append(gradients(model))
+        model.zero_grad(set_to_none=True)
+    assert most[1] <= 30 < most[0]
+    for key, gradient in updates[0].items():
+        torch.testing.assert_close(updates[1][key], gradient, rtol=1e-6, atol=1e-8, msg=key)
 
 
 def test_the_encoder_and_cross_attention_keys_run_once_for_all_decoders():

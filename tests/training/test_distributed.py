@@ -151,9 +151,9 @@ def test_processes_that_do_not_see_the_same_files_and_one_whose_disk_is_full_end
 
 
 @pytest.mark.parametrize("rank, lines", [(0, 1), (1, 0)])
-def test_a_mistake_that_all_find_is_told_once(rank, lines, polyreply, tmp_path):
+def test_a_mistake_that_all_find_is_told_once(rank, lines, polyreply_here, tmp_path):
     place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-    found = polyreply("train", "data=x", f"out={tmp_path / 'run'}", "stepss=3", env=place)
+    found = polyreply_here("train", "data=x", f"out={tmp_path / 'run'}", "stepss=3", env=place)
     assert found.returncode == 2 and found.stderr.count("\n") == lines
 
 

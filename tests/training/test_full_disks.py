@@ -68,8 +68,8 @@ def test_a_full_disk_that_the_tokenizer_meets_is_a_clear_line(tmp_path):
         raise KeyError
 
 
-def test_a_place_where_nothing_can_be_written_is_a_clear_line(corpus, stage1, polyreply):
-    found = polyreply("train", f"data={corpus}", "out=/proc/run", f"model.backbone={stage1}", "em.e_step_size=30")
+def test_a_place_where_nothing_can_be_written_is_a_clear_line(corpus, stage1, polyreply_here):
+    found = polyreply_here("train", f"data={corpus}", "out=/proc/run", f"model.backbone={stage1}", "em.e_step_size=30")
     assert found.returncode == 2 and "/proc/run" in found.stderr and found.stderr.count("\n") == 1
 
 

@@ -1,0 +1,282 @@
+"""A step of a decoder-only model without what a few new tokens do not need.
+
+With the rows of a few contexts, the stock decoder spends more time on masks, position tables, cache objects, hooks and
+small calls than on reading the weights. `CausalStep` uses the stock modules' weights directly, for the Llama family
+(Llama, Mistral, Qwen 2 and 3, and thus SmolLM2) and for GPT-2:
+
+- layers that read the same input are one product on packed weights (`packed.py`): queries, keys and values; the gate
+  and the inner layer;
+- keys and values of a context exist once; the rows of a context attend to them together, and so do the query heads
+  that share a key head, instead of repeating keys for each query head;
+- padding is masked only if there is any, and the future only in the first step, which may have several tokens per row;
+- the rows' own keys and values of all layers are in one buffer, from which rows that end are removed at once.
+
+The invariant: the same sums as the stock decoder in eval mode, in another order. In float64 the greedy tokens are those
+of `generate`, which the tests check for each decoder.
+
+Legend: R rows, B contexts (or entries of the memory), T new tokens, L own tokens so far, P context tokens, D model
+size, g key heads, q query heads that share one, d head size.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polyreply.decoding.step import AdaptedSites, Step
+from polyreply.models.families import part
+from polyreply.models.memory import Memory
+from polyreply.models.model import PolyReplyModel
+from polyreply.models.packed import Linear, packed_linear
+from polyreply.models.rows import Rows
+
+_LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3")
+_FIRST_CAPACITY = 16
+
+
+def fits(model: PolyReplyModel) -> bool:
+    """Whether a model is in eval mode, of a family that this step knows, with attention to all earlier tokens."""
+    config = model.backbone.config
+    is_known = config.model_type == "gpt2" or config.model_type in _LLAMA_LIKE
+    if not is_known or model.training or _has_window(config):
+        return False
+    places = {id(site) for layer in _layers(model) for site in layer.sites}
+    return {id(site) for site in model.sites} <= places
+
+
+def _has_window(config: Any) -> bool:
+    """Whether attention of some layer leaves out tokens that are far back."""
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None:
+        return any(kind != "full_attention" for kind in kinds)
+    return getattr(config, "sliding_window", None) is not None
+
+
+def _layers(model: PolyReplyModel) -> "list[_Layer]":
+    stack = part(model.backbone, model.family.decoder)
+    kind = _GPT2Layer if model.backbone.config.model_type == "gpt2" else _LlamaLayer
+    return [kind(layer) for layer in getattr(stack, model.family.layers)]
+
+
+class CausalStep(Step):
+    """A decoder-only model, a few tokens at a time, for rows of all K decoders."""
+
+    def __init__(self, model: PolyReplyModel, memory: Memory, rows: Rows) -> None:
+        super().__init__(model, memory, rows)
+        assert memory.prefix is not None
+        assert memory.last_BA is not None
+        self.stack = model.decoders[0]
+        self.layers = _layers(model)
+        self.begin_B = memory.mask_BS.sum(1) - memory.last_BA.shape[1]
+        self.past = _Past(memory, self.begin_B)
+        self.rotates = model.backbone.config.model_type != "gpt2"
+        self.own = _Own(len(self.layers), len(rows), memory.prefix.keys[0])
+        self._route()
+
+    def states(self, newest_RT: Tensor) -> Tensor:
+        """The new tokens through all layers."""
+        position_RT = self.begin_B[self.entry_rows.context_R][:, None] + self.own.length
+        position_RT = position_RT + torch.arange(newest_RT.shape[1], device=newest_RT.device)
+        x_RTD, turn = self._embed(newest_RT, position_RT)
+        self.own.reserve(newest_RT.shape[1])
+        for number, layer in enumerate(self.layers):
+            query, key, value = layer.queries_keys_values(self.products[number], x_RTD)
+            if turn is not None:
+                query, key = turn(query), turn(key)
+            attended_RTX = self._attend(number, query, key, value)
+            x_RTD = x_RTD + self.adapted(layer.attention, layer.attended(self.products[number], attended_RTX))
+            x_RTD = x_RTD + self.adapted(layer.dense, layer.feed_forward(self.products[number], x_RTD))
+            x_RTD = self.adapted(layer.stock, x_RTD)
+        self.own.length += newest_RT.shape[1]
+        norm = self.stack.norm if self.rotates else self.stack.ln_f
+        states_RD: Tensor = norm(x_RTD[:, -1])
+        return states_RD
+
+    def keep(self, keep_R: Tensor) -> None:
+        """Drop the other rows."""
+        self.own.keep(keep_R)
+        self.rows = self.rows.keep(keep_R)
+        self._route()
+
+    def stock_linears(self) -> list[Any]:
+        """None: this step uses their weights directly."""
+        return []
+
+    def _route(self) -> None:
+        """Cut out what the rows need: their adapters, and their places among the entries of the memory."""
+        self.entry_rows = self.memory.rows(self.rows)
+        self.adapted = AdaptedSites(self.model, self.entry_rows)
+        self.products = [
+            [self.adapted.linear(packed_linear(self.model, group), group) for group in layer.groups]
+            for layer in self.layers
+        ]
+
+    def _embed(self, tokens_RT: Tensor, position_RT: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor] | None]:
+        """The tokens' embeddings, and what turns queries and keys to their positions (GPT-2 adds positions instead)."""
+        if not self.rotates:
+            return self.stack.wte(tokens_RT) + self.stack.wpe(position_RT), None
+        x_RTD = self.stack.embed_tokens(tokens_RT)
+        cos_RT1d, sin_RT1d = (table[:, :, None] for table in self.stack.rotary_emb(x_RTD, position_ids=position_RT))
+
+        def turn(x_RThd: Tensor) -> Tensor:
+            first, second = x_RThd.chunk(2, -1)
+            turned: Tensor = x_RThd * cos_RT1d + torch.cat([-second, first], -1) * sin_RT1d
+            return turned
+
+        return x_RTD, turn
+
+    def _attend(self, number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Attention of (R, T, heads, d) over the context and the row's own tokens: one softmax over both."""
+        num_rows, length, heads, size = query.shape
+        groups = key.shape[2]
+        keys_RgLd, values_RgLd = self.own.append(number, key, value)
+        scale: float = self.layers[number].attention.scaling
+        query = (query * scale).view(num_rows, length, groups, -1, size)
+        query = query.permute(0, 2, 3, 1, 4).flatten(2, 3)  # (R, g, q·T, d)
+        own = query @ keys_RgLd.transpose(2, 3)
+        if length > 1:
+            own = own.unflatten(2, (-1, length)).masked_fill(_future(length, own), -math.inf).flatten(2, 3)
+        past = self.past.scores(number, query, self.entry_rows)
+        share = torch.cat([past, own], -1).softmax(-1)
+        share_past, share_own = share.split([past.shape[-1], own.shape[-1]], -1)
+        attended = self.past.values(number, share_past, self.entry_rows) + share_own @ values_RgLd
+        attended_RTgqd: Tensor = attended.unflatten(2, (-1, length)).permute(0, 3, 1, 2, 4)
+        return attended_RTgqd.reshape(num_rows, length, heads * size)
+
+
+def _future(length: int, own: Tensor) -> Tensor:
+    """(T, L): which own tokens come after each new one; the last new one is the last of all."""
+    so_far = own.shape[-1]
+    return torch.ones(length, so_far, dtype=torch.bool, device=own.device).triu(so_far - length + 1)
+
+
+class _Past:
+    """Keys and values of the contexts, once each, without the tokens that decoders read themselves."""
+
+    def __init__(self, memory: Memory, begin_B: Tensor) -> None:
+        assert memory.prefix is not None
+        longest = max(1, int(begin_B.max()))  # a masked column where decoders read whole contexts themselves
+        self.key_BgdP = [key[:, :, :longest].transpose(2, 3) for key in memory.prefix.keys]
+        self.value_BgPd = [value[:, :, :longest] for value in memory.prefix.values]
+        mask_BP = memory.prefix.mask_BP[:, :longest]
+        self.closed_B11P = None if bool(mask_BP.all()) else ~mask_BP[:, None, None]
+
+    def scores(self, number: int, query_RgXd: Tensor, rows: Rows) -> Tensor:
+        """Scores (R, g, X, P) of queries with their contexts' keys."""
+        return _together(query_RgXd, rows, self.key_BgdP[number], self.closed_B11P)
+
+    def values(self, number: int, share_RgXP: Tensor, rows: Rows) -> Tensor:
+        """The contexts' values (R, g, X, d), weighted."""
+        return _together(share_RgXP, rows, self.value_BgPd[number])
+
+
+def _together(x_RgXn: Tensor, rows: Rows, matrix_Bgnm: Tensor, closed_B11m: Tensor | None = None) -> Tensor:
+    """Multiply the rows of each context, laid next to each other, with a matrix of the context: (R, g, X, m)."""
+    grid = rows.to_grid(x_RgXn).transpose(1, 2)  # (B, g, slots, X, n)
+    product = grid.flatten(2, 3) @ matrix_Bgnm
+    if closed_B11m is not None:
+        product = product.masked_fill(closed_B11m, -math.inf)
+    return rows.from_grid(product.unflatten(2, grid.shape[2:4]).transpose(1, 2))
+
+
+class _Own:
+    """Keys and values of the rows' own tokens in all layers."""
+
+    def __init__(self, num_layers: int, num_rows: int, like_BgPd: Tensor) -> None:
+        _, groups, _, size = like_BgPd.shape
+        self.buffer = like_BgPd.new_empty(num_layers, 2, num_rows, groups, _FIRST_CAPACITY, size)
+        self.length = 0
+
+    def reserve(self, number: int) -> None:
+        """Make room for some more tokens."""
+        missing = self.length + number - self.buffer.shape[4]
+        if missing > 0:
+            self.buffer = torch.nn.functional.pad(self.buffer, (0, 0, 0, max(missing, self.buffer.shape[4])))
+
+    def append(self, number: int, key_RTgd: Tensor, value_RTgd: Tensor) -> Tensor:
+        """Add the new tokens of a layer; its keys and values (2, R, g, L, d) of all tokens so far."""
+        end = self.length + key_RTgd.shape[1]
+        layer = self.buffer[number]
+        layer[0, :, :, self.length : end] = key_RTgd.transpose(1, 2)
+        layer[1, :, :, self.length : end] = value_RTgd.transpose(1, 2)
+        return layer[:, :, :, :end]
+
+    def keep(self, keep_R: Tensor) -> None:
+        """Keep the rows that a mask selects."""
+        self.buffer = self.buffer.index_select(2, keep_R.nonzero()[:, 0])
+
+
+class _Layer(ABC):
+    """The parts of a stock layer, by what they do."""
+
+    stock: Any
+    attention: Any
+    """The sublayer; its output may be adapted, like that of `dense` and of the whole layer."""
+    dense: Any
+    groups: Sequence[Sequence[Any]]
+    """Linear layers that read the same input: those of queries, keys and values; the output of attention; the inner
+    ones of the feed-forward sublayer; its output."""
+
+    @property
+    def sites(self) -> list[Any]:
+        """The modules at which an adapter may be."""
+        return [self.stock, self.attention, self.dense, *(linear for group in self.groups for linear in group)]
+
+    @abstractmethod
+    def queries_keys_values(self, products: Sequence[Linear], x_RTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Each (R, T, heads, d), before positions."""
+
+    def attended(self, products: Sequence[Linear], attended_RTX: Tensor) -> Tensor:
+        """The output of the attention sublayer."""
+        return products[1](attended_RTX)
+
+    @abstractmethod
+    def feed_forward(self, products: Sequence[Linear], x_RTD: Tensor) -> Tensor:
+        """The output of the feed-forward sublayer."""
+
+
+class _LlamaLayer(_Layer):
+    def __init__(self, stock: Any) -> None:
+        self.stock, self.attention, self.dense = stock, stock.self_attn, stock.mlp
+        own, dense = self.attention, self.dense
+        self.groups = [
+            [own.q_proj, own.k_proj, own.v_proj],
+            [own.o_proj],
+            [dense.gate_proj, dense.up_proj],
+            [dense.down_proj],
+        ]
+        self.num_keys = own.k_proj.out_features // own.head_dim
+        self.norms_heads = hasattr(own, "q_norm")
+
+    def queries_keys_values(self, products: Sequence[Linear], x_RTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """With fewer heads of keys and values than of queries."""
+        heads_RThd = products[0](self.stock.input_layernorm(x_RTD)).unflatten(-1, (-1, self.attention.head_dim))
+        num_queries = heads_RThd.shape[2] - 2 * self.num_keys
+        query, key, value = heads_RThd.split([num_queries, self.num_keys, self.num_keys], 2)
+        if self.norms_heads:
+            query, key = self.attention.q_norm(query), self.attention.k_norm(key)
+        return query, key, value
+
+    def feed_forward(self, products: Sequence[Linear], x_RTD: Tensor) -> Tensor:
+        """A gated one."""
+        gate, inner = products[2](self.stock.post_attention_layernorm(x_RTD)).chunk(2, -1)
+        return products[3](self.dense.act_fn(gate) * inner)
+
+
+class _GPT2Layer(_Layer):
+    def __init__(self, stock: Any) -> None:
+        self.stock, self.attention, self.dense = stock, stock.attn, stock.mlp
+        self.groups = [[stock.attn.c_attn], [stock.attn.c_proj], [stock.mlp.c_fc], [stock.mlp.c_proj]]
+
+    def queries_keys_values(self, products: Sequence[Linear], x_RTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """With as many heads of each."""
+        heads = products[0](self.stock.ln_1(x_RTD)).unflatten(-1, (3, self.attention.num_heads, -1))
+        query, key, value = heads.unbind(2)
+        return query, key, value
+
+    def feed_forward(self, products: Sequence[Linear], x_RTD: Tensor) -> Tensor:
+        """A plain one."""
+        return products[3](self.dense.act(products[2](self.stock.ln_2(x_RTD))))
