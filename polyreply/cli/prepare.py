@@ -99,10 +99,10 @@ def _rule_rows(report: dict[str, Any]) -> list[list[Any]]:
         for name, tally in report["rules"].items()
         if tally["utterances"]
     ]
-    duplicates = report["duplicates"]
-    if duplicates["pairs"]:
-        example = _shorten(" → ".join(duplicates["examples"][0]))
-        rows.append(["duplicates", "drops", "", duplicates["pairs"], example])
+    for name, dropped in {"duplicates": report["duplicates"], **report["limits"]}.items():
+        if dropped["pairs"]:
+            example = _shorten(" → ".join(dropped["examples"][0])) if dropped.get("examples") else ""
+            rows.append([name, "drops", "", dropped["pairs"], example])
     return rows
 
 

@@ -72,6 +72,9 @@ class CleanSettings:
     """Drop utterances with one of these words or phrases, in any case."""
     duplicates: bool = True
     """Drop the second and later occurrences of a (context, response) pair inside a split."""
+    max_uses: Annotated[int, Field(ge=1)] | None = None
+    """Most pairs of a split with the same response, drawn at random; None means any number. A reply that answers
+    everything ("That's cool!") is what a model learns first and should not learn to say always."""
 
     def problems(self) -> Iterator[str]:
         """Limits that contradict each other."""

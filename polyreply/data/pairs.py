@@ -202,7 +202,7 @@ class PairDatabase:
         self.connection.execute("CREATE TABLE dialogues (dialogue BIGINT, split VARCHAR, text VARCHAR)")
         self.connection.execute(
             "CREATE TABLE pairs (pair BIGINT, row BIGINT, dialogue BIGINT, split VARCHAR, context VARCHAR, "
-            "response VARCHAR, act VARCHAR, context_key UHUGEINT, pair_key UHUGEINT)"
+            "response VARCHAR, act VARCHAR, context_key UHUGEINT, pair_key UHUGEINT, response_key UHUGEINT)"
         )
 
     def close(self) -> None:
@@ -216,7 +216,7 @@ class PairDatabase:
             "pairs",
             pairs,
             "pair, row, dialogue, split, context, response, act, md5_number(context_key), "
-            "md5_number(context_key || chr(31) || response_key)",
+            "md5_number(context_key || chr(31) || response_key), md5_number(response_key)",
         )
 
     def count(self, statement: str, *values: Any) -> int:
@@ -268,6 +268,21 @@ class PairDatabase:
         return self._drop(
             "pair NOT IN (SELECT min(pair) FROM pairs GROUP BY split, md5_number(context || chr(31) || response))"
         )
+
+    def cap_responses(self, most: int, seed: int) -> tuple[int, list[Any]]:
+        """Keep at most `most` pairs of a split with the same response, drawn at random; how many others, examples."""
+        return self._drop(
+            "pair IN (SELECT pair FROM pairs QUALIFY row_number() OVER "
+            f"(PARTITION BY split, response_key ORDER BY md5_number('{int(seed)}:' || pair)) > {int(most)})"
+        )
+
+    def limit_train(self, most: int, seed: int) -> int:
+        """Keep rows of train, drawn at random, as long as they have at most `most` pairs together; how many others."""
+        return self._drop(
+            "split = 'train' AND row IN ("
+            "SELECT row FROM (SELECT row, count(*) AS pairs FROM pairs WHERE split = 'train' GROUP BY row) "
+            f"QUALIFY sum(pairs) OVER (ORDER BY md5_number('{int(seed)}:' || row), row) > {int(most)})"
+        )[0]
 
     def count_overlap(self, split: Split, others: list[Split], what: str) -> int:
         """How many pairs of a split have their key (`pairs` or `contexts`) in one of the other splits."""

@@ -74,8 +74,10 @@ class PrepareRecipe:
     """Most turns of a conversation that make the context of its next turn."""
     group: bool = False
     """Put the responses to equal contexts into one row."""
+    train_pairs: Annotated[int, Field(ge=1)] | None = None
+    """Most pairs of train, drawn at random, all responses of a row or none; None means all."""
     seed: int = 0
-    """Decides which dialogues go to which split."""
+    """Decides which dialogues go to which split, and what `train_pairs` and `clean.max_uses` keep."""
     strict: bool = False
     """Stop at the first bad row instead of counting it."""
     clean: CleanSettings = field(default_factory=CleanSettings)
@@ -136,6 +138,7 @@ def _prepare(
     splits = {source.split for source in sources if source.split} | set(database.splits())
     dropped, examples = database.drop_duplicates() if recipe.clean.duplicates else (0, [])
     overlap = _remove_overlap(database, recipe.overlap, near, notify)
+    limits = _limit(database, recipe)
     notify("writing", 0.0)
     written = {split: database.write(split, out / f"{split}.jsonl.gz", recipe.group) for split in database.splits()}
     for split in sorted(splits - set(written)):
@@ -143,7 +146,8 @@ def _prepare(
             f"nothing is left of {split} after cleaning and removing overlap; relax the rules, or only count overlap, "
             "with overlap.mode=report"
         )
-    return {**read, "duplicates": {"pairs": dropped, "examples": examples}, "overlap": overlap, "splits": written}
+    duplicates = {"pairs": dropped, "examples": examples}
+    return {**read, "duplicates": duplicates, "overlap": overlap, "limits": limits, "splits": written}
 
 
 def _read(database: PairDatabase, sources: list[Source], recipe: PrepareRecipe, notify: Notify) -> dict[str, Any]:
@@ -204,6 +208,17 @@ def _remove_overlap(database: PairDatabase, settings: OverlapSettings, near: boo
             dropped[lower] = _drop_from(database, lower, others, settings, near, notify)
     after = {f"{a}_in_{b}": _count_overlap(database, a, b) for a, b in couples}
     return {"mode": settings.mode, "before": before, "dropped": dropped, "after": after}
+
+
+def _limit(database: PairDatabase, recipe: PrepareRecipe) -> dict[str, Any]:
+    """Cap how often one response occurs, then the size of train; return what that dropped."""
+    dropped: dict[str, Any] = {}
+    if (most := recipe.clean.max_uses) is not None:
+        number, examples = database.cap_responses(most, recipe.seed)
+        dropped["max_uses"] = {"pairs": number, "examples": examples}
+    if (most := recipe.train_pairs) is not None:
+        dropped["train_pairs"] = {"pairs": database.limit_train(most, recipe.seed)}
+    return dropped
 
 
 def _count_overlap(database: PairDatabase, split: Split, other: Split) -> dict[str, Any]:

@@ -177,6 +177,26 @@ def test_grouping_puts_equal_contexts_into_one_row(tmp_path, write_rows):
     ]
 
 
+def test_generic_responses_are_capped_and_train_is_limited_by_whole_rows(tmp_path, write_rows):
+    rows = [pair(f"What about number {i}?", "That's cool!", f"I like {i}.", "that's COOL") for i in range(40)]
+    for split in ("train", "valid"):
+        write_rows(tmp_path / "in" / f"{split}.jsonl", [{**row, "context": split + row["context"]} for row in rows])
+    overrides = ("overlap.mode=report", "clean.duplicates=false")
+    report = prepare(str(tmp_path / "in"), tmp_path / "capped", configure("clean.max_uses=3", *overrides))
+    for split in ("train", "valid"):
+        said = [text for row in rows_of(tmp_path / "capped" / f"{split}.jsonl.gz") for text in row["responses"]]
+        assert len(said) == 43 and sum("cool" in text.lower() for text in said) == 3
+    assert report["limits"]["max_uses"]["pairs"] == 2 * 77 and report["limits"]["max_uses"]["examples"]
+
+    report = prepare(str(tmp_path / "in"), tmp_path / "fewer", configure("train_pairs=31", *overrides))
+    train, valid = (rows_of(tmp_path / "fewer" / f"{split}.jsonl.gz") for split in ("train", "valid"))
+    assert [len(row["responses"]) for row in train] == [3] * 10 and len(valid) == 40
+    assert report["limits"] == {"train_pairs": {"pairs": 90}}
+    again = prepare(str(tmp_path / "in"), tmp_path / "other", configure("train_pairs=31", "seed=1", *overrides))
+    assert again["limits"] == report["limits"]
+    assert rows_of(tmp_path / "other" / "train.jsonl.gz") != train
+
+
 def test_turns_acts_and_other_scripts_survive(tmp_path, write_rows):
     rows = [
         {"context": ["早上 好", "你 好 吗"], "responses": ["很 好"]},
