@@ -145,6 +145,41 @@ class DrawStream(SampleStream):
         super().__init__(lambda rng: _cut(rng.permutation(num_samples), size), identity, seed, rank, world_size)
 
 
+class ContextDrawStream(SampleStream):
+    """Random draws of whole contexts: all samples of a context in one draw, at most `size` samples together.
+
+    `context_N` says which context each sample belongs to; equal neighbours share one. A draw takes contexts in random
+    order as long as the next one fits, so draws differ in size. A context of more than `size` samples is cut.
+    """
+
+    def __init__(self, context_N: Ints, *, size: int, seed: int = 0, rank: int = 0, world_size: int = 1) -> None:
+        _check_size("size", size)
+        context_N = np.asarray(context_N, dtype=np.int64)
+        self._first_C = np.flatnonzero(np.diff(context_N, prepend=-1))
+        self._count_C, self._size = np.diff(self._first_C, append=len(context_N)), size
+        identity = {
+            "stream": "context draws",
+            "num_samples": len(context_N),
+            "size": size,
+            "contexts": hashlib.sha256(self._count_C.tobytes()).hexdigest()[:16],
+        }
+        super().__init__(self._plan_draws, identity, seed, rank, world_size)
+
+    def _plan_draws(self, rng: np.random.Generator) -> EpochPlan:
+        """Shuffle the contexts, lay their samples in a row, and cut it where the next context no longer fits."""
+        order_C = rng.permutation(len(self._first_C))
+        count_C, ends_C = self._count_C[order_C], np.cumsum(self._count_C[order_C])
+        order_N = np.arange(ends_C[-1]) + np.repeat(self._first_C[order_C] - (ends_C - count_C), count_C)
+        starts, start = [], 0
+        while start < len(order_N):
+            starts.append(start)
+            fitting = int(np.searchsorted(ends_C, start + self._size, side="right")) - 1
+            end = int(ends_C[fitting]) if fitting >= 0 else 0
+            start = end if end > start else start + self._size
+        starts_M = np.array(starts)
+        return EpochPlan(order_N, starts_M, np.append(starts_M[1:], len(order_N)))
+
+
 class BucketedStream(SampleStream):
     """Batches of similar context and response lengths, different ones in a different order each epoch.
 

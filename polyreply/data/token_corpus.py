@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from polyreply.arrays import Ints
 from polyreply.data.batches import BucketedStream
 from polyreply.data.context_format import ContextFormat, Ids, Truncation, encode_contexts, encode_responses
 from polyreply.data.dialogue import BadRows, Dialogue
@@ -79,6 +80,11 @@ class TokenCorpus:
     def truncation(self) -> dict[str, int]:
         """How many contexts and responses were encoded, and how many of them were cut."""
         return dict(self.report["truncation"])
+
+    @cached_property
+    def context_of(self) -> Ints:
+        """The context of each sample, as the number of its first sample."""
+        return self._column("context_at", np.int64)
 
     @cached_property
     def context_lengths(self) -> Ids:

@@ -17,6 +17,9 @@ class EMSettings:
 
     e_step_size: int = 640
     """N: samples of one EM step, over all processes. K has to divide it."""
+    draw_by: Literal["pairs", "contexts"] = "pairs"
+    """What an E-step draws: N pairs at random; or whole contexts with all their responses, up to N pairs, so that the
+    responses to one context compete for decoders in the same step."""
     likelihood: Literal["sum", "mean"] = "sum"
     """log p(response|z,c): summed over its tokens as in the paper's text, or averaged as in its authors' code."""
     cost: Cost = "posterior"

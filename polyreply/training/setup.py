@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from polyreply.data.batches import BucketedStream, DrawStream, SampleStream
+from polyreply.data.batches import BucketedStream, ContextDrawStream, DrawStream, SampleStream
 from polyreply.data.context_format import ContextFormat
 from polyreply.data.folder import split_files
 from polyreply.data.token_corpus import TokenCorpus
@@ -217,4 +217,6 @@ def _stream(recipe: TrainRecipe, corpus: TokenCorpus, processes: Processes) -> S
     if recipe.method == MLE:
         rows = recipe.optimizer.batch_rows
         return BucketedStream(corpus.context_lengths, corpus.response_lengths, rows=rows, **place)
+    if recipe.em.draw_by == "contexts":
+        return ContextDrawStream(corpus.context_of, size=recipe.em.e_step_size, **place)
     return DrawStream(len(corpus), size=recipe.em.e_step_size, **place)

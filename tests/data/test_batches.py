@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyreply.data.batches import BucketedStream, DrawStream, collate
+from polyreply.data.batches import BucketedStream, ContextDrawStream, DrawStream, collate
 from polyreply.data.context_format import ContextFormat
 from polyreply.data.dialogue import Dialogue
 from polyreply.data.token_corpus import TokenCorpus
@@ -26,10 +26,19 @@ def lengths(num_samples: int, seed: int = 0):
     return contexts.astype(np.int32), responses.astype(np.int32)
 
 
+def contexts(num_samples: int, seed: int = 0):
+    """The context of each sample: runs of 1 to 12 samples, numbered by the first of them."""
+    counts = np.random.default_rng(seed).integers(1, 13, size=num_samples)
+    firsts = np.cumsum(counts) - counts
+    return np.repeat(firsts, counts)[:num_samples]
+
+
 def make(kind: str, num_samples: int, size: int, seed: int = 0, rank: int = 0, world_size: int = 1):
     where = {"seed": seed, "rank": rank, "world_size": world_size}
     if kind == "draws":
         return DrawStream(num_samples, size=size, **where)
+    if kind == "contexts":
+        return ContextDrawStream(contexts(num_samples), size=size, **where)
     if kind == "rows":
         return BucketedStream(*lengths(num_samples), rows=size, **where)
     return BucketedStream(*lengths(num_samples), max_tokens=40 * size, **where)
@@ -49,7 +58,7 @@ def union(shares_per_rank: list[list[list[int]]]) -> list[list[int]]:
     return [sorted(itertools.chain(*shares)) for shares in zip(*shares_per_rank, strict=True)]
 
 
-KIND = st.sampled_from(["draws", "rows", "tokens"])
+KIND = st.sampled_from(["draws", "contexts", "rows", "tokens"])
 SAMPLES = st.integers(1, 120)
 SIZE = st.integers(1, 40)
 WORLD = st.integers(1, 5)
@@ -275,3 +284,17 @@ def test_a_stream_over_a_corpus_collates(corpus):
     stream = BucketedStream(corpus.context_lengths, corpus.response_lengths, rows=2)
     batches = [collate(corpus, ids, pad_id=0) for ids in epoch_of(stream)]
     assert sorted(i for batch in batches for i in batch.sample_ids_B) == [0, 1, 2]
+
+
+@given(SAMPLES, SIZE, st.integers(0, 3))
+@RELAXED
+def test_draws_of_contexts_are_whole_and_as_full_as_their_order_allows(num_samples, size, seed):
+    context_N = contexts(num_samples, seed)
+    counts = dict(zip(*np.unique(context_N, return_counts=True), strict=True))
+    draws = epoch_of(ContextDrawStream(context_N, size=size, seed=seed))
+    for draw, following in itertools.zip_longest(draws, draws[1:]):
+        found = dict(zip(*np.unique(context_N[draw], return_counts=True), strict=True))
+        cut = any(counts[context] > size for context in found)
+        assert len(draw) <= size and (cut or found == {context: counts[context] for context in found})
+        if following is not None and not cut:
+            assert len(draw) + counts[context_N[following[0]]] > size, "the next context would have fitted"
