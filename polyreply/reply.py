@@ -255,8 +255,8 @@ class PolyReply:
     def _examples(self, contexts: Sequence[Context]) -> "Iterator[Example]":
         from polyreply.models.card import Example
 
-        for context in contexts:
-            yield Example(_turns(context), tuple(reply.text for reply in self.reply(context)))
+        for context, replies in zip(contexts, self.reply(list(contexts)), strict=True):
+            yield Example(_turns(context), tuple(reply.text for reply in replies))
 
     def push_to_hub(
         self,

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-import runs
 
 # No deadline: it would make a test's result depend on what else the machine is doing.
 hypothesis.settings.register_profile("polyreply", deadline=None)
@@ -95,16 +94,18 @@ def polyreply_here(monkeypatch, capsys):
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory):
     """A small data folder to train on."""
+    import runs
+
     return runs.write_corpus(tmp_path_factory.mktemp("smalltalk"))
 
 
 @pytest.fixture(scope="session")
 def stage1(corpus, tmp_path_factory):
     """The model folder of a small stage 1 on it."""
-    from runs import train
+    import runs
 
     out = tmp_path_factory.mktemp("runs") / "stage1"
-    return train(runs.recipe(corpus, out, "method=mle", "model.backbone=mini", "optimizer.learning_rate=0.01"))
+    return runs.train(runs.recipe(corpus, out, "method=mle", "model.backbone=mini", "optimizer.learning_rate=0.01"))
 
 
 @pytest.fixture(scope="session")

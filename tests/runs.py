@@ -19,6 +19,7 @@ SMALL = [
     "validation={every: 2, samples: 12, contexts: 3, max_new_tokens: 6}",
     "checkpoint.every=2",
     "steps=4",
+    "plots=false",
 ]
 
 

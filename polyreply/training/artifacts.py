@@ -2,13 +2,14 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from polyreply.config import to_tree
 from polyreply.data.dialogue import Dialogue
 from polyreply.em.em_step import StepRecord
 from polyreply.em.settings import MLE
-from polyreply.models.card import CardFacts
+from polyreply.models.card import CardFacts, Example
 from polyreply.plots import can_plot
 from polyreply.reply import PolyReply
 from polyreply.training.recipe import TrainRecipe
@@ -28,14 +29,18 @@ def write_results(
 ) -> None:
     """Write the model folder with its card, and what the decoders were trained on as numbers and plots."""
     facts = CardFacts(data=Path(recipe.data).name, recipe=to_tree(recipe), scores=scores)
-    shown = [] if recipe.method == MLE else [dialogue.context for dialogue in examples[:_EXAMPLES]]
-    backbone = recipe.model.save
-    poly.save_pretrained(folder / "model", card=facts, examples=shown, backbone=backbone, overwrite=True)
+    if recipe.method != MLE and examples:
+        contexts = [dialogue.context for dialogue in examples[:_EXAMPLES]]
+        replies = poly.reply(contexts, max_new_tokens=recipe.validation.max_new_tokens)
+        pairs = zip(contexts, replies, strict=True)
+        shown = tuple(Example(context, tuple(reply.text for reply in said)) for context, said in pairs)
+        facts = replace(facts, examples=shown)
+    poly.save_pretrained(folder / "model", card=facts, backbone=recipe.model.save, overwrite=True)
     if recipe.method == MLE:
         return
     summary = usage.summary(recipe.method)
     write_usage(folder / "usage.json", summary)
-    if can_plot():
+    if recipe.plots and can_plot():
         plot_usage(summary, folder / "usage.png")
         plot_assignment({recipe.method: summary}, folder / "assignment.png")
 

@@ -146,6 +146,8 @@ class TrainRecipe:
     """Auto means a GPU where there is one."""
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
     """Also log to these, through Accelerate: tensorboard, wandb."""
+    plots: bool = True
+    """Draw usage.png and assignment.png at the end, if matplotlib is installed."""
     model: ModelSettings = field(default_factory=ModelSettings)
     context: ContextFormat | None = None
     """How a context becomes tokens; None means as in stage 1's model, else the defaults."""
