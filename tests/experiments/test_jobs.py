@@ -110,6 +110,7 @@ def test_nothing_is_built_on_a_learning_rate_that_is_not_chosen_yet(data, tmp_pa
     assert not systems.training(EQHARD).is_provisional
 
 
+@pytest.mark.slow
 def test_a_command_that_is_terminated_ends_its_processes(data, tmp_path):
     options = ["--data", str(data), "--preset", "smoke", "--out", str(tmp_path), "--jobs", "2", "stage_1.steps=100000"]
     command = [sys.executable, "-m", "polyreply", "reproduce", "table-main", *options]

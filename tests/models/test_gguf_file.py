@@ -6,7 +6,6 @@ import gguf
 import pytest
 import torch
 
-from polyreply import PolyReply
 from polyreply.data.context_format import ContextFormat, invocation_tokens
 from polyreply.errors import BackboneError, PolyReplyError
 from polyreply.models.backbones import load_backbone
@@ -36,15 +35,6 @@ def test_a_local_file_is_the_same_backbone(smollm, tmp_path):
     (tmp_path / "mine.gguf").symlink_to(gguf_path(SMOLLM))
     model, tokenizer = load_backbone(tmp_path / "mine.gguf")
     assert digest(model) == digest(smollm[0]) and tokenizer.chat_template == smollm[1].chat_template
-
-
-def test_it_gets_loras_and_is_saved_by_its_name(smollm, tmp_path):
-    poly = PolyReply.from_backbone(SMOLLM, num_decoders=2, adapter="lora", lora={"rank": 1, "targets": ["q_proj"]})
-    poly.save_pretrained(tmp_path / "model", backbone="reference")
-    assert (tmp_path / "model/model.safetensors").stat().st_size < 1_000_000
-    loaded = PolyReply.from_pretrained(tmp_path / "model")
-    question = "Do you like tea?"
-    assert loaded.reply(question, max_new_tokens=6) == poly.reply(question, max_new_tokens=6)
 
 
 def test_without_the_package_the_command_is_told(monkeypatch):

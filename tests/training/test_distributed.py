@@ -16,7 +16,7 @@ from polyreply.distributed import MainFailedError
 from polyreply.training import run_log
 from polyreply.training.loop import Run
 
-EXACT = ["precision=float64", "steps=4", "optimizer.learning_rate=0.02", "validation.contexts=0"]
+EXACT = ["precision=float64", "steps=3", "optimizer.learning_rate=0.02", "validation.contexts=0"]
 VARIANTS = {
     "mle": ["method=mle", "model.backbone=mini", "model.mini.dropout=0.0"],
     **{f"{method}, adapters": [f"method={method}"] for method in METHODS},
