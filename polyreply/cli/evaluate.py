@@ -29,6 +29,10 @@ def evaluate(
     embeddings: Annotated[
         bool, typer.Option("--embeddings", help="Also P, R and diversity by sentence embeddings (slower; English).")
     ] = False,
+    relevance: Annotated[
+        bool,
+        typer.Option("--relevance", help="Also how often a reply's own context ranks first of 50; copied words."),
+    ] = False,
     context_turns: Annotated[int, typer.Option(min=1, help="Most turns of context from a conversation.")] = 1,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad row of the references.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier score file.")] = False,
@@ -41,6 +45,7 @@ def evaluate(
       polyreply evaluate responses.jsonl --references data/valid.jsonl.gz
       polyreply evaluate responses.jsonl -r data/valid.jsonl.gz -o scores/eqhard.json --name EqHard-EM
       polyreply evaluate responses.jsonl -r weibo.jsonl --tokenizer characters --json
+      polyreply evaluate responses.jsonl -r data/valid.jsonl.gz --relevance
     """
     from polyreply import metrics
     from polyreply.cli.display import print_json
@@ -62,6 +67,7 @@ def evaluate(
             case=cast(CaseName, case),
             variable_k=variable_k,
             embeddings=embeddings,
+            contexts=joined.contexts if relevance else None,
             system=name or "",
             notify=notify,
         )

@@ -108,7 +108,7 @@ def load_model() -> tuple[Any, Any]:
 def _metric(which: str, heading: str, narrow: str, description: str, harmonic_of: tuple[str, ...] = ()) -> Metric:
     column = Column(f"Embedding {heading}", better=1, group="Embedding", own=heading, narrow=f"Emb.\n{narrow}")
     name, needs = f"embedding_{which}", which != "diversity"
-    return Metric(name, column, description, harmonic_of=harmonic_of, needs_references=needs, optional=True)
+    return Metric(name, column, description, harmonic_of=harmonic_of, needs_references=needs, only_with="embeddings")
 
 
 EMBEDDING_METRICS = (

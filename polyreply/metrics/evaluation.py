@@ -16,6 +16,7 @@ from polyreply.metrics.diversity import DIVERSITY_METRICS
 from polyreply.metrics.embeddings import EMBEDDING_METRICS, MODEL, embedding_columns, load_model
 from polyreply.metrics.ngrams import ORDERS, Vocabulary, make_block
 from polyreply.metrics.registry import METRICS, Metric, harmonic_mean
+from polyreply.metrics.relevance import CANDIDATES, RELEVANCE_METRICS, Context, joined_turns, relevance_columns
 from polyreply.metrics.scores import Scores, Signature, span
 from polyreply.metrics.tokenize import CaseName, TokenizerName, tokenizer_named
 from polyreply.progress import Notify, silent
@@ -25,7 +26,8 @@ Texts = Sequence[Sequence[str]]
 _BLOCK_CONTEXTS, _BLOCK_CELLS, _BLOCK_CHARACTERS = 256, 1 << 18, 1 << 18
 """A block ends before it has more contexts, more pairs of sentences or more text, however many tokens that is."""
 
-METRICS.update({metric.name: metric for metric in (*BLEU_METRICS, *DIVERSITY_METRICS, *EMBEDDING_METRICS)})
+BUILT_IN = (*BLEU_METRICS, *DIVERSITY_METRICS, *EMBEDDING_METRICS, *RELEVANCE_METRICS)
+METRICS.update({metric.name: metric for metric in BUILT_IN})
 
 
 def evaluate(
@@ -36,6 +38,7 @@ def evaluate(
     case: CaseName = "lower",
     variable_k: bool = False,
     embeddings: bool = False,
+    contexts: Sequence[Context] | None = None,
     system: str = "",
     notify: Notify = silent,
 ) -> Scores:
@@ -43,15 +46,23 @@ def evaluate(
 
     `responses` and `references` hold a list of texts for each context, in the same order; a text may be empty. Every
     context must have the same number of responses unless `variable_k` allows otherwise. `embeddings` adds scores by
-    meaning (slower; English). `system` names the system in tables.
+    meaning (slower; English). `contexts`, what was replied to, adds relevance by the same embeddings. `system` names
+    the system in tables.
     """
     check_texts(responses, references, variable_k)
-    if embeddings:
+    if contexts is not None and len(contexts) != len(responses):
+        raise DataError(f"expected {len(responses)} contexts, one for each list of responses, found {len(contexts)}")
+    said = None if contexts is None else joined_turns(contexts)
+    asked = {"embeddings": embeddings, "relevance": said is not None}
+    if any(asked.values()):
         load_model()  # fails before the work if it is not installed
-    wanted = [metric for metric in METRICS.values() if embeddings or not metric.optional]
+    wanted = [metric for metric in METRICS.values() if asked.get(metric.only_with, True)]
     per_context, corpus_scores = _score_blocks(wanted, responses, references, tokenizer, case, notify)
     if embeddings:
         per_context |= embedding_columns(responses, references, notify)
+    if said is not None:
+        tokenize = tokenizer_named(tokenizer, case)
+        per_context |= relevance_columns(said, responses, references, tokenize, notify)
     numbers = {
         metric.name: corpus_scores.get(metric.name) if metric.corpus else _aggregate(metric, per_context)
         for metric in wanted
@@ -61,7 +72,8 @@ def evaluate(
         case,
         f"variable({ks})" if "-" in (ks := span(map(len, responses))) else ks,
         "none" if references is None else span(map(len, references)),
-        MODEL if embeddings else "",
+        MODEL if any(asked.values()) else "",
+        "" if said is None else f"first-of-{min(CANDIDATES, len(set(said)))}",
         "+".join(f"{metric.name}@{metric.version}" for metric in wanted if metric.version),
     )
     data = "" if references is None else _digest(references)

@@ -11,7 +11,7 @@ def exclamations(responses, references):
 ```
 
 `evaluate` then computes it, score files keep it, tables label it, `compare` tests it, and the signature names it. The
-built-in metrics are in `bleu.py`, `diversity.py` and `embeddings.py`; `evaluation.py` adds them in that order.
+built-in metrics are in `bleu.py`, `diversity.py`, `embeddings.py` and `relevance.py`; `evaluation.py` adds them.
 """
 
 import math
@@ -62,8 +62,8 @@ class Metric:
     harmonic_of: tuple[str, ...] = ()
     """Two metrics whose means over contexts are combined, such as P and R to F."""
     needs_references: bool = False
-    optional: bool = False
-    """Computed on request only."""
+    only_with: str = ""
+    """What has to be asked for so that it is computed: `embeddings` or `relevance`."""
     shown: bool = False
     """Whether tables show it by default."""
     version: str = ""

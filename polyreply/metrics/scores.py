@@ -41,6 +41,8 @@ class Signature:
     """References of each context: a number, a range such as `1-5`, or `none`."""
     embeddings: str = ""
     """The model behind the embedding-based scores, if there are any."""
+    relevance: str = ""
+    """Among how many contexts a response's own is ranked, as in `first-of-50`, if relevance was measured."""
     metrics: str = ""
     """Metrics from outside the package with their versions, as in `exclamations@1+rhymes@2`."""
     smoothing: str = "none"
@@ -56,7 +58,7 @@ class Signature:
     def parse(cls, text: str) -> "Signature":
         """The signature that was written as `text`."""
         fields = dict(part.partition(":")[::2] for part in text.split("|"))
-        if not set(_KEYS) - {"emb", "with"} <= set(fields) <= set(_KEYS):
+        if not set(_KEYS) - {"emb", "rel", "with"} <= set(fields) <= set(_KEYS):
             raise PolyReplyError(f"expected a signature such as tok:…|case:…|…|v:…, found {text!r}")
         return cls(**{_KEYS[key]: value for key, value in fields.items()})
 
@@ -72,7 +74,7 @@ class Signature:
                 versions = [dict(one.partition("@")[::2] for one in text.split("+")) for text in (mine, theirs)]
                 common = [one for one in versions[0] if one in versions[1]]
                 mine, theirs = ("+".join(f"{one}@{by[one]}" for one in common) for by in versions)
-            if mine != theirs and (name != "embeddings" or (mine and theirs)):
+            if mine != theirs and (name not in ("embeddings", "relevance") or (mine and theirs)):
                 differences.append(f"{key}: {mine} and {theirs}")
         return differences
 
@@ -85,6 +87,7 @@ _KEYS = {
     "k": "k",
     "refs": "references",
     "emb": "embeddings",
+    "rel": "relevance",
     "with": "metrics",
     "v": "version",
 }
@@ -122,7 +125,7 @@ class Scores:
 
     @property
     def shown(self) -> list[str]:
-        """The scores that tables show by default: the paper's, identical pairs, and metrics from outside."""
+        """The scores that tables show by default: the paper's, identical pairs, relevance, and metrics from outside."""
         return [name for name in self.numbers if name in METRICS and METRICS[name].shown]
 
     def table(self, title: str = "", names: Sequence[str] = ()) -> Table:
