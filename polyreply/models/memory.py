@@ -61,6 +61,15 @@ class Memory:
         index = entries.context_R
         return Memory(self.mask_BS[index], self.states_BSD[index], entries=entries)
 
+    def select(self, index: Tensor) -> "Memory":
+        """Some of the contexts, in the given order; for a memory with one entry for each context."""
+        assert self.entries is None
+        selected = replace(self, mask_BS=self.mask_BS[index], states_BSD=self.states_BSD[index])
+        if self.prefix is None or self.last_BA is None:
+            return selected
+        keys, values = (tuple(x[index] for x in tensors) for tensors in (self.prefix.keys, self.prefix.values))
+        return replace(selected, prefix=Prefix(keys, values, self.prefix.mask_BP[index]), last_BA=self.last_BA[index])
+
     def leaves(self) -> list[Tensor]:
         """The tensors through which gradients reach the weights that read the contexts."""
         return [*self.prefix.keys, *self.prefix.values] if self.prefix else [self.states_BSD]

@@ -4,7 +4,8 @@ Scoring N responses under K decoders naively pads N·K rows to the longest respo
 gigabytes for a vocabulary of 32 000. Here the work is cut twice.
 
 - *Chunks* of samples of similar length go through the decoders together (`Limits.max_tokens`), so little is padded.
-  Every context is encoded once per chunk, for all K decoders.
+  Every context is encoded once for all K decoders; samples that share a context (several responses to it, in a draw of
+  whole contexts) share its encoding too.
 - Only real response tokens reach the vocabulary: the states at their positions are gathered, and logits exist for one
   *piece* of positions at a time (`Limits.max_logits`).
 
@@ -13,7 +14,8 @@ are cut in the same places, by detaching at each cut and sending the collected g
 pieces to the states, then from the chunks of rows to the memory, then through the encoder. By the chain rule the sum is
 the gradient of one large pass; only the order of summation differs.
 
-Legend: N samples, K decoders, R rows (sample, decoder), S and T tokens, P positions, D model size, V vocabulary.
+Legend: N samples, U different contexts, K decoders, R rows (sample, decoder), S and T tokens, P positions, D model
+size, V vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
@@ -54,6 +56,15 @@ class Samples:
     def __len__(self) -> int:
         """The number of samples."""
         return len(self.context_NS)
+
+    def different_contexts(self) -> tuple[Tensor, Tensor]:
+        """The first sample of each different context (U,), and the number of each sample's context among them (N,)."""
+        tokens_NS = self.context_NS.masked_fill(~self.context_mask_NS.bool(), -1)
+        _, group_N = torch.unique(tokens_NS, dim=0, return_inverse=True)
+        place_N = torch.arange(len(group_N), device=group_N.device)
+        first_N = torch.full_like(place_N, len(place_N)).scatter_reduce(0, group_N, place_N, "amin")[group_N]
+        first_U = torch.unique(first_N)
+        return first_U, torch.searchsorted(first_U, first_N)
 
     def select(self, index: Tensor) -> "Samples":
         """Some of the samples, without padding that only the others need."""
@@ -99,15 +110,39 @@ def nll_NK(
     limits = limits or Limits()
     chosen = list(range(model.num_decoders)) if decoders is None else list(decoders)
     result = torch.zeros(len(samples), len(chosen), dtype=_wide_type(model.dtype), device=samples.context_NS.device)
-    for index in _chunks(_lengths(model, samples), limits.max_tokens, len(chosen)):
+    for index, rows, memory in _scored_chunks(model, samples, chosen, limits):
         part = samples.select(index)
-        rows = Rows.grid(len(part), chosen, device=index.device)
-        memory = model.encode(part.context_NS, part.context_mask_NS, rows)
-        mask_RT, target_RT = part.response_mask_NT[rows.context_R], part.response_NT[rows.context_R]
+        sample_R = torch.arange(len(part), device=index.device).repeat(len(chosen))
+        mask_RT, target_RT = part.response_mask_NT[sample_R], part.response_NT[sample_R]
         with packed(model, [model.backbone.get_output_embeddings()]):
             nll_RT = token_nll(model, memory, rows, target_RT, mask_RT, lean=True, limits=limits)
         result[index] = _reduce(nll_RT, mask_RT, reduce).view(len(chosen), -1).T
     return result
+
+
+def _scored_chunks(
+    model: PolyReplyModel, samples: Samples, decoders: Sequence[int], limits: Limits
+) -> Iterator[tuple[Tensor, Rows, Memory]]:
+    """Samples of similar length, their rows under each of the decoders, and the memory of their contexts."""
+    length_N = _lengths(model, samples)
+    first_U, context_N = samples.different_contexts()
+    if len(first_U) == len(samples) or model.has_own_memory:
+        for index in _chunks(length_N, limits.max_tokens, len(decoders)):
+            part, rows = samples.select(index), Rows.grid(len(index), decoders, device=index.device)
+            yield index, rows, model.encode(part.context_NS, part.context_mask_NS, rows)
+        return
+    length_U = samples.context_mask_NS[first_U].sum(1)
+    for group in _chunks(length_U, _CONTEXT_TOKENS * limits.max_tokens, 1):
+        contexts = samples.select(first_U[group])
+        memory = model.encode(contexts.context_NS, contexts.context_mask_NS)
+        place_U = torch.full_like(first_U, -1)
+        place_U[group] = torch.arange(len(group), device=group.device)
+        members = (place_U[context_N] >= 0).nonzero()[:, 0]
+        for chunk in _chunks(length_N[members], limits.max_tokens, len(decoders)):
+            index = members[chunk]
+            used, place = torch.unique(place_U[context_N[index]], return_inverse=True)
+            grid = Rows.grid(len(index), decoders, device=index.device)
+            yield index, Rows(place[grid.context_R], grid.segments, len(used)), memory.select(used)
 
 
 def token_nll(
@@ -185,19 +220,21 @@ def _backward_samples(
     pairs = weights_NK.nonzero()
     lengths = _lengths(model, samples)[pairs[:, 0]]
     trains_memory = _trains_shared(model) or model.config.adapt == "everything"
-    context_P, decoder_P = pairs[torch.argsort(pairs[:, 1], stable=True)].T
+    sample_P, decoder_P = pairs[torch.argsort(pairs[:, 1], stable=True)].T
+    first_U, context_N = samples.different_contexts()
+    contexts = samples.select(first_U)
     with torch.set_grad_enabled(trains_memory):
-        rows = Rows.pairs(context_P, decoder_P, len(samples))
-        memory = model.encode(samples.context_NS, samples.context_mask_NS, rows)
+        rows = Rows.pairs(context_N[sample_P], decoder_P, len(contexts))
+        memory = model.encode(contexts.context_NS, contexts.context_mask_NS, rows)
     leaves = [leaf.detach().requires_grad_(leaf.requires_grad) for leaf in memory.leaves()]
     detached = memory.with_leaves(leaves)
     for index in _pair_chunks(lengths, pairs[:, 1], limits.max_tokens):
-        context, decoder = pairs[index].T
+        sample, decoder = pairs[index].T
         order = torch.argsort(decoder, stable=True)
-        context, decoder = context[order], decoder[order]
-        rows = Rows.pairs(context, decoder, len(samples))
-        weights_R = weights_NK[context, decoder]
-        nll[context, decoder] = _backward_rows(model, samples, detached, rows, weights_R, reduce, limits)
+        sample, decoder = sample[order], decoder[order]
+        rows = Rows.pairs(context_N[sample], decoder, len(contexts))
+        weights_R = weights_NK[sample, decoder]
+        nll[sample, decoder] = _backward_rows(model, samples, detached, rows, sample, weights_R, reduce, limits)
     reached = [(out, leaf.grad) for out, leaf in zip(memory.leaves(), leaves, strict=True) if leaf.grad is not None]
     if reached:
         torch.autograd.backward([out for out, _ in reached], [gradient for _, gradient in reached])
@@ -209,15 +246,16 @@ def _backward_rows(
     samples: Samples,
     memory: Memory,
     rows: Rows,
+    sample_R: Tensor,
     weights_R: Tensor,
     reduce: Reduce,
     limits: Limits,
 ) -> Tensor:
     """Backward of one chunk of rows: the vocabulary in pieces, then the decoders once; the NLL of each row, (R,)."""
-    mask_RT = samples.response_mask_NT[rows.context_R].bool()
+    mask_RT = samples.response_mask_NT[sample_R].bool()
     length = int(mask_RT.sum(1).max())
     mask_RT = mask_RT[:, :length]
-    target_RT = samples.response_NT[rows.context_R][:, :length]
+    target_RT = samples.response_NT[sample_R][:, :length]
     states_RTD = model.response_states(target_RT, rows, memory)
     scale_R = weights_R / mask_RT.sum(1).clamp(min=1) if reduce == "mean" else weights_R
     states_PD, target_P = states_RTD[mask_RT], target_RT[mask_RT]

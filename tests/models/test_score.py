@@ -78,6 +78,39 @@ def test_gradients_equal_those_of_a_loop(name, settings, reduce, frozen):
         torch.testing.assert_close(found.get(key, torch.zeros_like(gradient)), gradient, rtol=1e-6, atol=1e-8, msg=key)
 
 
+def with_repeated_contexts(samples):
+    """The same responses, to two of the contexts in turn."""
+    index = torch.arange(len(samples)) % 2
+    return Samples(samples.context_NS[index], samples.context_mask_NS[index], *_responses(samples))
+
+
+@pytest.mark.parametrize("name, settings", tiny.VARIANTS, ids=IDS)
+def test_samples_that_share_a_context_equal_a_loop(name, settings):
+    model, samples = tiny.model(name, **settings), with_repeated_contexts(tiny.samples())
+    weights = torch.rand(len(samples), model.num_decoders, dtype=torch.float64)
+    expected = loop_nll_NK(model, samples)
+    for limits in (Limits(), SMALL):
+        torch.testing.assert_close(nll_NK(model, samples, limits=limits), expected.detach())
+    (expected * weights).sum().backward()
+    expected_gradients = gradients(model)
+    model.zero_grad(set_to_none=True)
+    torch.testing.assert_close(backward_nll(model, samples, weights, limits=SMALL), expected.detach())
+    for key, gradient in gradients(model).items():  # norms of T5 and Llama compute in float32
+        torch.testing.assert_close(gradient, expected_gradients[key], rtol=1e-4, atol=1e-5, msg=key)
+
+
+@pytest.mark.parametrize("name", ["t5", "llama"])
+def test_a_context_that_samples_share_is_read_once(name):
+    model, samples = tiny.model(name), with_repeated_contexts(tiny.samples())
+    first_U, context_N = samples.different_contexts()
+    assert first_U.tolist() == [0, 1] and context_N.tolist() == [n % 2 for n in range(len(samples))]
+    read, encode = [], model.encode
+    model.encode = lambda context, mask, rows=None: read.append(len(context)) or encode(context, mask, rows)
+    nll_NK(model, samples, limits=SMALL)
+    backward_nll(model, samples, torch.ones(len(samples), model.num_decoders), limits=SMALL)
+    assert sum(read) <= 2 * 2 + 2, "at most one context more where chunks of contexts meet"
+
+
 def test_memory_is_bounded_by_the_limits():
     """No piece of logits is larger than the setting, whatever N and K are."""
     model, samples = tiny.model("t5", num_decoders=6), tiny.samples(lengths=tuple((4, 1 + n % 9) for n in range(40)))
