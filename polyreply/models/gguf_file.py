@@ -9,6 +9,9 @@ neither imported nor needed.
 
 import importlib.util
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +46,8 @@ def ordinary_name(name: str) -> str:
     return name if path is None else str(converted(path))
 
 
-def _check(path: Path) -> None:
-    """Raise unless a file is GGUF, whole, and of an architecture that Transformers and we know."""
+def _read(path: Path) -> Any:
+    """Parse a file; raise unless it is GGUF, whole, and of an architecture that Transformers and we know."""
     try:
         import gguf
     except ImportError:
@@ -53,7 +56,8 @@ def _check(path: Path) -> None:
         if stream.read(len(_MAGIC)) != _MAGIC:
             raise BackboneError(f"expected a GGUF file, found another kind of file in {path}")
     try:
-        field = gguf.GGUFReader(path).get_field("general.architecture")
+        reader = gguf.GGUFReader(path)
+        field = reader.get_field("general.architecture")
     except Exception as error:  # the reader raises what NumPy does
         raise BackboneError(
             f"expected a whole GGUF file, found that {path} ends too early or is damaged; download it again"
@@ -65,6 +69,7 @@ def _check(path: Path) -> None:
         raise BackboneError(
             f"expected a GGUF file of one of the architectures {known}, found {architecture or 'none'} in {path}"
         )
+    return reader
 
 
 def converted(path: Path) -> Path:
@@ -72,12 +77,29 @@ def converted(path: Path) -> Path:
     folder = cache_folder("backbones") / digest(path)[:24]
     if (folder / "config.json").is_file():
         return folder
-    _check(path)
+    reader = _read(path)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with wait_for_lock(folder.with_suffix(".lock")):  # another process may be converting it
         if not (folder / "config.json").is_file():
-            _convert(path, folder)
+            with _parsed_once(reader):
+                _convert(path, folder)
     return folder
+
+
+@contextmanager
+def _parsed_once(reader: Any) -> Iterator[None]:
+    """Let Transformers use a file that is parsed already.
+
+    It would parse the file three times more, for the configuration, the weights and the tokenizer; the vocabulary makes
+    that a third of the whole conversion.
+    """
+    module: Any = import_module("gguf")
+    original = module.GGUFReader
+    module.GGUFReader = lambda path, *arguments: reader
+    try:
+        yield
+    finally:
+        module.GGUFReader = original
 
 
 def _convert(path: Path, folder: Path) -> None:
