@@ -50,7 +50,7 @@ def profile_decoders(
     tokens_KC = [[tokenize(text) for text in texts] for texts in texts_KC]
     length_K = [float(np.mean([len(tokens) for tokens in tokens_C])) for tokens_C in tokens_KC]
     questions_K = questions(texts_KC).tolist()
-    typical_K = typical_words([_count(tokens_C, tokenizer) for tokens_C in tokens_KC], most_words)
+    typical_K = typical_words([count_words(tokens_C, tokenizer) for tokens_C in tokens_KC], most_words)
     mean_length, mean_questions = max(float(np.mean(length_K)), 1e-9), float(np.mean(questions_K))
     wanted = tokenize(word)
     return [
@@ -97,7 +97,7 @@ def log_odds(count_KV: Floats) -> Floats:
     return np.asarray((ratio_KV[0] - ratio_KV[1]) / np.sqrt(1 / own_KV + 1 / other_KV))
 
 
-def _count(texts: Sequence[Sequence[str]], tokenizer: str) -> Counter[str]:
+def count_words(texts: Sequence[Sequence[str]], tokenizer: str) -> Counter[str]:
     """How often each word occurs; where tokens are characters, each pair of neighbours counts as a word."""
     if tokenizer in ("characters", "zh"):
         return Counter(one + two for tokens in texts for one, two in pairwise(tokens))

@@ -61,7 +61,7 @@ def model_card(model: PolyReplyModel, facts: CardFacts | None = None) -> str:
         _table(("", ""), _about(model)),
         *_origin(facts),
         *_quality(facts),
-        *_examples(facts.examples),
+        *_examples(facts.examples, model.config.manners),
     ]
     return "\n\n".join(blocks) + "\n"
 
@@ -130,11 +130,16 @@ def _quality(facts: CardFacts) -> list[str]:
     return [*blocks, f"Signature: `{facts.signature}`"] if facts.signature else blocks
 
 
-def _examples(examples: Sequence[Example]) -> list[str]:
+def _examples(examples: Sequence[Example], manners: Sequence[str]) -> list[str]:
+    """The examples; where decoders have manners, beside each reply what its decoder tends to do."""
     blocks = ["## Example replies"] if examples else []
     for example in examples:
         blocks.append("\n".join(f"> {escape_markdown(turn)}  " for turn in example.context))
-        blocks.append(_table(("decoder", "reply"), list(enumerate(example.replies))))
+        if manners:
+            rows = zip(range(len(manners)), manners, example.replies, strict=True)
+            blocks.append(_table(("decoder", "manner", "reply"), list(rows)))
+        else:
+            blocks.append(_table(("decoder", "reply"), list(enumerate(example.replies))))
     return blocks
 
 

@@ -78,12 +78,14 @@ class PolyReplyConfig(PretrainedConfig):
         prior: Prior = "uniform",
         context_format: dict[str, Any] | None = None,
         shared_weights_changed: bool = False,
+        manners: list[str] | None = None,
         schema_version: int = SCHEMA_VERSION,
         **options: Any,
     ) -> None:
         """`backbone` is the backbone's own configuration as a dictionary; `DecoderSettings` describes the others.
 
-        `backbone_reference` says where the backbone's weights are, if they are not in the model's folder.
+        `backbone_reference` says where the backbone's weights are, if they are not in the model's folder. `manners`
+        says in a few words what each decoder tends to do, for people.
         """
         self.backbone = backbone or {}
         self.architecture = architecture
@@ -103,6 +105,7 @@ class PolyReplyConfig(PretrainedConfig):
         self.prior = prior
         self.context_format = context_format or {}
         self.shared_weights_changed = shared_weights_changed
+        self.manners = manners or []
         self.schema_version = schema_version
         if self.backbone:
             options["is_encoder_decoder"] = bool(family_of(self.backbone["model_type"]).encoder)
@@ -144,6 +147,11 @@ class PolyReplyConfig(PretrainedConfig):
             raise PolyReplyError(f"num_decoders must be 1 or more, found {self.num_decoders}")
         if not self.backbone:
             raise PolyReplyError("expected a backbone in the configuration, found none")
+        if self.manners and len(self.manners) != self.num_decoders:
+            raise PolyReplyError(
+                f"expected {self.num_decoders} manners in the configuration, one for each decoder, or none, found "
+                f"{len(self.manners)}"
+            )
         for problem in self.lora_settings().problems() if self.adapter == "lora" else ():
             raise PolyReplyError(f"lora: {problem}")
         if self.architecture == "multi-decoder" and self.num_decoders > 1 and not self.is_encoder_decoder:

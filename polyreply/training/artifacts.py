@@ -4,9 +4,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from polyreply.analysis.manners import find_manners
 from polyreply.config import to_tree
-from polyreply.data.dialogue import Dialogue
 from polyreply.em.em_step import StepRecord
 from polyreply.em.settings import MLE
 from polyreply.models.card import CardFacts, Example
@@ -17,6 +18,8 @@ from polyreply.training.usage import UsageStatistics, plot_assignment, plot_usag
 
 _EXAMPLES = 3
 """Validation contexts whose replies the model card shows."""
+_ENOUGH = 20
+"""Validation contexts from which on their replies tell what a decoder tends to do."""
 
 
 def write_results(
@@ -25,16 +28,19 @@ def write_results(
     poly: PolyReply,
     usage: UsageStatistics,
     scores: Mapping[str, float],
-    examples: Sequence[Dialogue],
+    replies: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Write the model folder with its card, and what the decoders were trained on as numbers and plots."""
+    """Write the model folder with its card, and what the decoders were trained on as numbers and plots.
+
+    `replies` to the validation contexts show what the decoders tend to do, and the card has the first of them.
+    """
     facts = CardFacts(data=Path(recipe.data).name, recipe=to_tree(recipe), scores=scores)
-    if recipe.method != MLE and examples:
-        contexts = [dialogue.context for dialogue in examples[:_EXAMPLES]]
-        replies = poly.reply(contexts, max_new_tokens=recipe.validation.max_new_tokens)
-        pairs = zip(contexts, replies, strict=True)
-        shown = tuple(Example(context, tuple(reply.text for reply in said)) for context, said in pairs)
-        facts = replace(facts, examples=shown)
+    if recipe.method != MLE:
+        texts_CK = [reply["responses"] for reply in replies]
+        if len(texts_CK) >= _ENOUGH:
+            poly.model.config.manners = find_manners(texts_CK, recipe.validation.tokenizer)
+        shown = (Example(tuple(reply["context"]), tuple(reply["responses"])) for reply in replies[:_EXAMPLES])
+        facts = replace(facts, examples=tuple(shown))
     poly.save_pretrained(folder / "model", card=facts, backbone=recipe.model.save, overwrite=True)
     if recipe.method == MLE:
         return

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import torch
 from accelerate import Accelerator, InitProcessGroupKwargs
@@ -19,6 +20,7 @@ from polyreply.config import check_recipe, to_tree
 from polyreply.data.folder import Dialogues, data_folder
 from polyreply.distributed import Processes
 from polyreply.em.em_step import StepRecord, em_step
+from polyreply.em.settings import MLE
 from polyreply.errors import MissingExtraError, PolyReplyError
 from polyreply.reply import PolyReply
 from polyreply.training import artifacts, run_folder
@@ -86,6 +88,8 @@ class Run:
         self.callbacks = Callbacks(callbacks if self.processes.is_main else ())
         self.is_interrupted = self.is_stopped = False
         self._saved_at = self._validated_at = -1
+        self._last_replies: list[dict[str, Any]] | None = None
+        """Those of the validation at the last step, if this process has seen it."""
         self._resources = ExitStack()
         """Released when the run ends: the display, the lock on its folder, the logs."""
         with ExitStack() as on_failure:
@@ -146,11 +150,13 @@ class Run:
         scores = self.state.metrics.get(keep)
         if scores is None:  # the run was resumed with other validation samples
             scores = self.validation.measure().metrics if self.validation else {}
-        examples = self.validation.dialogues if self.validation else []
+        replies = self._last_replies if keep == "last" else None
+        if replies is None:
+            replies = self.validation.replies() if self.validation and self.recipe.method != MLE else []
         self._raise_if_interrupted()
         usage = self.state.usage
         self.processes.on_main(
-            lambda: artifacts.write_results(self.folder, self.recipe, self.poly, usage, scores, examples)
+            lambda: artifacts.write_results(self.folder, self.recipe, self.poly, usage, scores, replies)
         )
         if self.recipe.trackers:
             self.accelerator.end_training()
@@ -180,7 +186,7 @@ class Run:
         if self.validation is None:
             return []
         record = self.validation.measure()
-        self._validated_at = self.step
+        self._validated_at, self._last_replies = self.step, record.replies
         if self.state.add_validation(record):
             self.state.best = {best_name(self.step): self.processes.from_main(self._save_best)}
         if self.recipe.trackers:

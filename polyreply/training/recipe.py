@@ -23,8 +23,8 @@ class ModelSettings:
 
     backbone: str = "google-t5/t5-small"
     """A Hugging Face name, a folder (also stage 1's model, or a K-decoder model to train further), a GGUF file, a
-    backbone from a package (`smollm2-135m-pip`, `flan-t5-small-pip`), `shipped` (the package's own model without its
-    adapters), or `mini`: a T5 from scratch."""
+    backbone from a package (`smollm2-135m-pip`, `flan-t5-small-pip`), `shipped` (the small T5 that comes with
+    polyreply), or `mini`: a T5 from scratch."""
     mini: MiniConfig = field(default_factory=MiniConfig)
     """The sizes of `mini`."""
     tokenizer: str | None = None

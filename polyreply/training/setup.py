@@ -19,11 +19,12 @@ from polyreply.em.em_step import EM
 from polyreply.em.optimizer import DecoderOptimizer
 from polyreply.em.settings import MLE
 from polyreply.errors import DataError, PolyReplyError
-from polyreply.models.backbones import SHIPPED, build_mini, load_backbone
+from polyreply.models.backbones import build_mini, load_backbone
 from polyreply.models.config import DecoderSettings, PolyReplyConfig
 from polyreply.models.model import PolyReplyModel
 from polyreply.models.pretrained import read_config
 from polyreply.models.reference import check_reference
+from polyreply.models.shipped import SHIPPED, T5_MINI_10, model_folder, shipped_folder
 from polyreply.progress import Notify, silent
 from polyreply.reply import PolyReply
 from polyreply.training.recipe import MINI, TrainRecipe
@@ -45,6 +46,7 @@ class Setup:
         """Decides whether a checkpoint fits: a digest of the model's configuration and the training data."""
         make = {**self.poly.model.config.to_dict(), "data": self.train.path.stem}
         make["backbone"] = {**make["backbone"], "_name_or_path": ""}  # it may have been moved
+        make.pop("manners")  # for people
         return hashlib.sha256(json.dumps(make, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
     def start_em(self, recipe: TrainRecipe, processes: Processes) -> EM:
@@ -162,7 +164,7 @@ def _start(recipe: TrainRecipe, train_file: Path) -> _Start:
         ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
         return _Start(name, build_mini(chosen.mini, len(tokenizer), seed=recipe.seed, **ids), tokenizer)
     if name == SHIPPED:
-        loaded = PolyReply.from_pretrained(SHIPPED)
+        loaded = PolyReply.from_pretrained(shipped_folder(T5_MINI_10), dtype=torch.float32)
         return _Start(name, loaded.model.plain_backbone(), loaded.tokenizer, loaded.model.config.format())
     if _is_kdecoder_model(name):
         if chosen.tokenizer is not None:
@@ -176,10 +178,11 @@ def _start(recipe: TrainRecipe, train_file: Path) -> _Start:
 
 
 def _is_kdecoder_model(name: str) -> bool:
-    """Whether a folder holds a model of ours, of stage 1 or 2."""
-    if not Path(name, "config.json").is_file():
+    """Whether a name means a model of ours, of stage 1 or 2."""
+    folder = model_folder(name)
+    if not Path(folder, "config.json").is_file():
         return False
-    return bool(read_config(name).get("model_type") == PolyReplyConfig.model_type)
+    return bool(read_config(folder).get("model_type") == PolyReplyConfig.model_type)
 
 
 def _start_from_model(recipe: TrainRecipe, loaded: PolyReply) -> _Start:

@@ -76,7 +76,7 @@ class Validation:
         """Measure likelihood, replies and their metrics, without dropout. Each process does its share."""
         start = time.perf_counter()
         self.em.model.train(False)
-        metrics, replies = self._likelihood(), self._replies()
+        metrics, replies = self._likelihood(), self.replies()
         if replies:
             references = [list(dialogue.responses) for dialogue in self.dialogues]
             scores = evaluate([reply["responses"] for reply in replies], references, tokenizer=self.settings.tokenizer)
@@ -102,7 +102,8 @@ class Validation:
             metrics["max_posterior"] = float(posterior(nll_NK.numpy(), log_prior_NK.numpy()).max(1).mean())
         return metrics
 
-    def _replies(self) -> list[dict[str, Any]]:
+    def replies(self) -> list[dict[str, Any]]:
+        """The decoders' replies to the contexts of the sample; each process makes its share."""
         contexts = [dialogue.context for dialogue in self.dialogues]
         own = self.em.processes.own(contexts)
         replies = self.poly.reply(own, max_new_tokens=self.settings.max_new_tokens) if own else []

@@ -130,7 +130,20 @@ def test_a_method_from_outside_the_package_trains(corpus, stage1, tmp_path, monk
     assert json.loads((tmp_path / "run" / "usage.json").read_text())["method"] == name
 
 
-@pytest.mark.parametrize("name", [*METHODS, "mle", "stage1", "stage1-mini", "em", "shipped-stage1", "shipped-stage2"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *METHODS,
+        "mle",
+        "stage1",
+        "stage1-mini",
+        "em",
+        "t5-mini-stage1",
+        "t5-mini-stage2",
+        "smollm2-stage1",
+        "smollm2-stage2",
+    ],
+)
 def test_every_method_and_shipped_recipe_is_found_by_its_name(name):
     found = load_train_recipe(name, ["data=x", "out=y"])
     assert found.method == name or name not in METHODS
