@@ -15,11 +15,13 @@ from polyreply.data.tokenizer import load_tokenizer
 from polyreply.decoding.generate import GenerationOptions, check_request, way_of
 from polyreply.errors import ModelFolderError, PolyReplyError
 from polyreply.files import check_new_folder, new_folder
-from polyreply.models.backbones import SHIPPED, Dtype, backbone_tokenizer, load_backbone, quietly, shipped_folder
+from polyreply.models.backbones import Dtype, backbone_tokenizer, load_backbone, quietly
 from polyreply.models.config import DecoderSettings, PolyReplyConfig
 from polyreply.models.model import PolyReplyModel
 from polyreply.models.pretrained import read_config
+from polyreply.models.reference import referenced_tokenizer
 from polyreply.models.settings import BackboneIn
+from polyreply.models.shipped import model_folder
 
 if TYPE_CHECKING:
     from polyreply.models.card import CardFacts, Example
@@ -75,17 +77,22 @@ class PolyReply:
         dtype: str | torch.dtype | None = None,
         backbone: str | Path | None = None,
     ) -> "PolyReply":
-        """Load a model folder, a model of the Hugging Face hub by its name, or `shipped`, the package's own.
+        """Load a model folder, a model of the Hugging Face hub by its name, or a model that comes with the package.
 
+        The package's own are `smollm2-10` and `t5-mini-10`; `shipped` is the first of them that can be loaded here.
         `backbone` is for a model that was saved without its backbone: another place to load that from.
         Weights have the type they were saved in by default; the shipped ones become float32.
         """
         if isinstance(dtype, str) and dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
             raise PolyReplyError(f"expected a dtype such as float32 or bfloat16, found {dtype!r}")
-        if folder_or_name == SHIPPED:
-            folder_or_name, dtype = shipped_folder(), dtype or torch.float32
+        folder = model_folder(folder_or_name)
+        if folder != folder_or_name:
+            folder_or_name, dtype = folder, dtype or torch.float32
         model = PolyReplyModel.from_pretrained(folder_or_name, dtype=dtype, backbone=backbone)
-        tokenizer = backbone_tokenizer(folder_or_name)
+        if model.config.backbone_reference.get("tokenizer"):
+            tokenizer = referenced_tokenizer(model)
+        else:
+            tokenizer = backbone_tokenizer(folder_or_name)
         if tokenizer is None:
             raise ModelFolderError(
                 f"expected a tokenizer (tokenizer.json) with the weights in {folder_or_name}, found none; copy the "
@@ -126,6 +133,11 @@ class PolyReply:
     def num_decoders(self) -> int:
         """K."""
         return self.model.num_decoders
+
+    @property
+    def manners(self) -> list[str]:
+        """What each decoder tends to do, in a few words for people; empty if that was not measured."""
+        return list(self.model.config.manners)
 
     @property
     def device(self) -> torch.device:
@@ -232,8 +244,8 @@ class PolyReply:
     ) -> None:
         """Save weights, configuration, tokenizer and model card to a folder that loads on its own.
 
-        With `backbone="reference"` the backbone's weights are left out and found again by its name when the folder is
-        loaded, which needs it installed or downloaded.
+        With `backbone="reference"` the backbone's weights, and its tokenizer if that is used as it is, are left out and
+        found again by its name when the folder is loaded, which needs it installed or downloaded.
 
         The folder is complete or absent. The card is written from the model, from `card` and from the replies to
         `examples`; a loaded model that is saved with neither keeps the card it came with.
@@ -248,8 +260,9 @@ class PolyReply:
             self._readme = model_card(self.model, replace(facts, examples=shown))
         with new_folder(out, overwrite) as scratch:
             with quietly():
-                self.model.save_pretrained(scratch / "out", backbone=backbone)
-            self.tokenizer.save_pretrained(scratch / "out")
+                self.model.save_pretrained(scratch / "out", backbone=backbone, tokenizer=self.tokenizer)
+            if not self.model.config.backbone_reference.get("tokenizer"):
+                self.tokenizer.save_pretrained(scratch / "out")
             (scratch / "out" / "README.md").write_text(self._readme, encoding="utf-8")
 
     def _examples(self, contexts: Sequence[Context]) -> "Iterator[Example]":

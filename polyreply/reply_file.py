@@ -25,7 +25,7 @@ from polyreply.data.read import read_dialogues
 from polyreply.distributed import Processes
 from polyreply.errors import PolyReplyError
 from polyreply.files import LockedError, check_new_file, digest, lock, write_file, writing
-from polyreply.models.backbones import SHIPPED, shipped_folder
+from polyreply.models.shipped import model_folder
 from polyreply.progress import Notify, silent
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _plan(job: Job, settings: dict[str, Any], bad_rows: BadRows | None) -> Plan:
 
 def _settings(job: Job, model_name: str) -> dict[str, Any]:
     """Everything that decides what the rows say: a file must not hold rows of two models, even of the same name."""
-    folder = shipped_folder() if model_name == SHIPPED else Path(model_name)
+    folder = Path(model_folder(model_name))
     weights = None  # for a name on the hub
     if (folder / "config.json").is_file():
         files = sorted(path for path in folder.iterdir() if path.suffix in (".json", ".safetensors"))

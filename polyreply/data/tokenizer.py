@@ -205,8 +205,8 @@ def check_tokenizer_target(out: Path, overwrite: bool = False) -> None:
     check_new_folder(out, overwrite, made_by_us=lambda folder: (folder / "tokenizer.json").is_file())
 
 
-def load_tokenizer(name_or_folder: str | Path) -> "PreTrainedTokenizerBase":
-    """Load the tokenizer of a Hugging Face model by its name, or one saved in a folder."""
+def load_tokenizer(name_or_folder: str | Path, *, revision: str | None = None) -> "PreTrainedTokenizerBase":
+    """Load the tokenizer of a Hugging Face model by its name (and revision), or one saved in a folder."""
     from transformers import AutoTokenizer
 
     name = str(name_or_folder)
@@ -214,7 +214,7 @@ def load_tokenizer(name_or_folder: str | Path) -> "PreTrainedTokenizerBase":
     if looks_like_folder and not Path(name).is_dir():  # else the hub would be asked for it, with many retries
         raise DataError(f"no tokenizer at {name}: expected a folder with a tokenizer.json; check the path")
     try:
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(name, revision=revision or "main", trust_remote_code=False)
     except Exception as error:  # a missing file, a missing network and a broken JSON all raise their own kind
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DataError(

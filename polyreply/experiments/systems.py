@@ -27,7 +27,8 @@ from polyreply.files import digest
 from polyreply.metrics import Signature, System, evaluate, load_scores
 from polyreply.metrics.response_files import join_files, read_responses
 from polyreply.metrics.tokenize import CaseName
-from polyreply.models.backbones import SHIPPED, MiniConfig, shipped_folder
+from polyreply.models.backbones import MiniConfig
+from polyreply.models.shipped import SHIPPED, T5_MINI_10, model_folder, shipped_folder
 from polyreply.reply_file import Job, reply_to_file
 from polyreply.training.interrupts import TrainingError
 from polyreply.training.loop import train
@@ -351,7 +352,7 @@ def _train(cache: Cache, recipe: TrainRecipe, out: Path) -> None:
 
 def _weights_digest(cache: Cache, backbone: str | Path) -> str:
     """A digest of a backbone on this disk; none is needed for one of this cache, which is known by its name."""
-    folder = shipped_folder() if backbone == SHIPPED else Path(backbone)
+    folder = shipped_folder(T5_MINI_10) if backbone == SHIPPED else Path(model_folder(backbone))
     if backbone == MINI or folder.is_relative_to(cache.folder) or not folder.is_dir():
         return ""
     files = sorted(path for path in folder.iterdir() if path.is_file())

@@ -15,7 +15,7 @@ from polyreply.experiments.result import Findings
 from polyreply.experiments.score_table import score_table, training_notes
 from polyreply.experiments.systems import Systems
 from polyreply.experiments.variants import EQHARD
-from polyreply.models.backbones import SHIPPED
+from polyreply.models.shipped import SHIPPED
 from polyreply.tables import Row, Table
 from polyreply.training.recipe import MINI
 

@@ -1,6 +1,6 @@
 """Backbones: any encoder-decoder or decoder-only model that Transformers loads, or a small T5 built from a recipe.
 
-Also the model that is shipped inside the package, and what loading any model has in common.
+Also what loading any model has in common.
 """
 
 import logging
@@ -11,15 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from polyreply.data.tokenizer import load_tokenizer
-from polyreply.errors import BackboneError, ModelFolderError, PolyReplyError, RecipeError
+from polyreply.errors import BackboneError, PolyReplyError, RecipeError
 from polyreply.models.gguf_file import converted, gguf_path
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, T5ForConditionalGeneration
 
-SHIPPED = "shipped"
-"""The name of the shipped model, wherever a model or a backbone is named."""
-SHIPPED_FOLDER = Path(__file__).parent.parent / "shipped"
 FLAN = "flan-t5-small-pip"
 """The name of the backbone that comes from a package (`flan_t5_pip.py`)."""
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "*.model", "vocab.*")
@@ -100,16 +97,6 @@ def build_mini(
     return model.eval()  # type: ignore[no-any-return]
 
 
-def shipped_folder() -> Path:
-    """The folder of the shipped model: ten decoders on a small T5, trained on screened chitchat."""
-    if not (SHIPPED_FOLDER / "config.json").is_file():
-        raise ModelFolderError(
-            "no model is shipped with this version; train one, or name a model folder or a model of the Hugging Face "
-            "hub"
-        )
-    return SHIPPED_FOLDER
-
-
 def load_backbone(
     name: str | Path, *, dtype: Dtype | None = None, revision: str | None = None
 ) -> tuple["PreTrainedModel", "PreTrainedTokenizerBase | None"]:
@@ -137,10 +124,10 @@ def load_backbone(
         config = AutoConfig.from_pretrained(str(name), revision=revision, trust_remote_code=False)
     auto = _auto_class(config, name)
     options = {"config": config, "revision": revision, "trust_remote_code": False}
-    return _load(auto, name, dtype=dtype, **options), backbone_tokenizer(name)
+    return _load(auto, name, dtype=dtype, **options), backbone_tokenizer(name, revision=revision)
 
 
-def backbone_tokenizer(name: str | Path) -> "PreTrainedTokenizerBase | None":
+def backbone_tokenizer(name: str | Path, *, revision: str | None = None) -> "PreTrainedTokenizerBase | None":
     """Load the tokenizer of a model without its weights; None for a folder without a tokenizer."""
     if str(name) == FLAN:
         from polyreply.models.flan_t5_pip import flan_tokenizer
@@ -153,7 +140,7 @@ def backbone_tokenizer(name: str | Path) -> "PreTrainedTokenizerBase | None":
     folder = Path(name)
     if folder.is_dir() and not any(path for files in TOKENIZER_FILES for path in folder.glob(files)):
         return None  # Transformers would make one up from the model's type, with an empty vocabulary
-    return load_tokenizer(name)
+    return load_tokenizer(name, revision=revision)
 
 
 def _load_flan(dtype: Dtype | None) -> "PreTrainedModel":

@@ -103,12 +103,15 @@ class PolyReplyModel(PreTrainedModel):
         return (model, info) if with_info else model
 
     def save_pretrained(  # type: ignore[override]
-        self, save_directory: Any, *, backbone: BackboneIn = "whole", **options: Any
+        self, save_directory: Any, *, backbone: BackboneIn = "whole", tokenizer: Any = None, **options: Any
     ) -> None:
-        """As everywhere in Transformers; `backbone="reference"` leaves the backbone's weights out, see reference.py."""
+        """As everywhere in Transformers; `backbone="reference"` leaves the backbone's weights out, see reference.py.
+
+        The reference then also says if `tokenizer` is the backbone's own, so that it need not be saved.
+        """
         self.config.backbone_reference = {}
         if backbone == "reference":
-            self.config.backbone_reference = reference_to(self)
+            self.config.backbone_reference = reference_to(self, tokenizer)
             options["state_dict"] = own_weights(self)
         super().save_pretrained(save_directory, **options)
 

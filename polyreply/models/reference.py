@@ -1,8 +1,9 @@
 """A K-decoder model as a public backbone and one small file.
 
 `save_pretrained(folder, backbone="reference")` writes the decoders' own weights and, instead of the backbone's, its
-name, its revision and a digest of its weights. Loading reads the backbone from where it is installed or downloaded, and
-refuses one with other weights: adapters on another backbone would reply, but not as they were trained to.
+name, its revision and a digest of its weights. The tokenizer is left out too where it is the backbone's own. Loading
+reads the backbone from where it is installed or downloaded, and refuses one with other weights or another tokenizer:
+adapters on another backbone would reply, but not as they were trained to.
 """
 
 import hashlib
@@ -13,8 +14,9 @@ import torch
 from safetensors.torch import load_file
 from transformers.utils.hub import cached_file
 
+from polyreply.data.tokenizer import fingerprint
 from polyreply.errors import BackboneError, ModelFolderError, PolyReplyError
-from polyreply.models.backbones import load_backbone, one_line_errors
+from polyreply.models.backbones import backbone_tokenizer, load_backbone, one_line_errors
 from polyreply.models.config import PolyReplyConfig, portable_name
 
 if TYPE_CHECKING:
@@ -34,8 +36,11 @@ def digest(backbone: torch.nn.Module) -> str:
     return total.hexdigest()
 
 
-def reference_to(model: "PolyReplyModel") -> dict[str, str]:
-    """Name, revision and digest of a model's backbone; raises if the backbone alone would not be the same again."""
+def reference_to(model: "PolyReplyModel", tokenizer: Any = None) -> dict[str, str]:
+    """Name, revision and digest of a model's backbone, and the fingerprint of its tokenizer if that is the one given.
+
+    Raises if the backbone alone would not be the same again.
+    """
     source, config = model.backbone_source, model.config
     problem = ""
     if config.architecture != "multi-adapter":
@@ -52,7 +57,24 @@ def reference_to(model: "PolyReplyModel") -> dict[str, str]:
     name = str(Path(source).resolve()) if Path(source).exists() else source
     revision = str(getattr(model.backbone.config, "_commit_hash", None) or "")
     revision = revision or config.backbone_reference.get("revision", "")
-    return {"name": name, "revision": revision, "digest": _stored_digest(model, name, revision)}
+    reference = {"name": name, "revision": revision, "digest": _stored_digest(model, name, revision)}
+    own = None if tokenizer is None else backbone_tokenizer(name, revision=revision or None)
+    if own is not None and fingerprint(own) == fingerprint(tokenizer):
+        reference["tokenizer"] = fingerprint(own)
+    return reference
+
+
+def referenced_tokenizer(model: "PolyReplyModel") -> Any:
+    """The tokenizer of a model that was saved without it, from its backbone; raises if that has another one now."""
+    reference, source = model.config.backbone_reference, model.backbone_source
+    revision = reference["revision"] or None if source == reference["name"] else None
+    tokenizer = backbone_tokenizer(source, revision=revision)
+    if tokenizer is None or fingerprint(tokenizer) != reference["tokenizer"]:
+        raise ModelFolderError(
+            f"expected in {source} the tokenizer and chat template that this model was trained with, found "
+            f"{'none' if tokenizer is None else 'others'}; use the version it was trained on"
+        )
+    return tokenizer
 
 
 def _stored_digest(model: "PolyReplyModel", name: str, revision: str) -> str:

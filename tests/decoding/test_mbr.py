@@ -147,4 +147,4 @@ def test_reply_has_it_as_a_way_to_decode(shipped):
 
 @pytest.fixture(scope="module")
 def shipped():
-    return PolyReply.from_pretrained("shipped")
+    return PolyReply.from_pretrained("t5-mini-10")

@@ -97,7 +97,7 @@ def test_data_and_trainings_are_tasks(tmp_path, monkeypatch):
 
 def test_other_weights_of_a_backbone_make_another_training(data, tmp_path, monkeypatch):
     cache = Cache(tmp_path / "out")
-    backbone = tmp_path / "model"
+    backbone = tmp_path / "t5-mini-10"
     backbone.mkdir()
 
     def task(of=backbone):
@@ -108,7 +108,7 @@ def test_other_weights_of_a_backbone_make_another_training(data, tmp_path, monke
     (backbone / "model.safetensors").write_bytes(b"other")
     assert task().name != name
     (backbone / "config.json").touch()
-    monkeypatch.setattr("polyreply.models.backbones.SHIPPED_FOLDER", backbone)
+    monkeypatch.setattr("polyreply.models.shipped.SHIPPED_FOLDER", tmp_path)
     assert task("shipped").inputs["weights"] and not task("mini").inputs["weights"]
 
 

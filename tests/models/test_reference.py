@@ -46,6 +46,19 @@ def test_it_loads_and_computes_the_same(saved, tmp_path):
     assert PolyReply.from_pretrained(tmp_path / "whole", dtype="bfloat16").model.dtype == torch.bfloat16
 
 
+def test_the_backbones_own_tokenizer_is_left_out_and_checked(saved, tmp_path):
+    folder, poly = saved
+    assert not list(folder.glob("tokenizer*"))
+    other = words()
+    other.chat_template = "{{ messages }}"
+    other.save_pretrained(tmp_path / "backbone")
+    with pytest.raises(PolyReplyError, match=r"expected in .*backbone the tokenizer .* found others"):
+        PolyReply.from_pretrained(folder)
+    poly.save_pretrained(tmp_path / "with tokenizer", backbone="reference")
+    assert (tmp_path / "with tokenizer/tokenizer.json").is_file()
+    assert replies(PolyReply.from_pretrained(tmp_path / "with tokenizer")) == replies(poly)
+
+
 def test_adapters_may_be_stored_in_half_precision(saved):
     folder, poly = saved
     tensors = load_file(folder / "model.safetensors")
