@@ -73,8 +73,8 @@ class CleanSettings:
     duplicates: bool = True
     """Drop the second and later occurrences of a (context, response) pair inside a split."""
     max_uses: Annotated[int, Field(ge=1)] | None = None
-    """Most pairs of a split with the same response, drawn at random; None means any number. A reply that answers
-    everything ("That's cool!") is what a model learns first and should not learn to say always."""
+    """Most pairs of a split with the same response (after lower-casing and removing punctuation), drawn at random; None
+    means any number. A reply that answers everything ("That's cool!") is what a model learns first."""
 
     def problems(self) -> Iterator[str]:
         """Limits that contradict each other."""

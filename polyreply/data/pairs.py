@@ -276,12 +276,13 @@ class PairDatabase:
             f"(PARTITION BY split, response_key ORDER BY md5_number('{int(seed)}:' || pair)) > {int(most)})"
         )
 
-    def limit_train(self, most: int, seed: int) -> int:
-        """Keep rows of train, drawn at random, as long as they have at most `most` pairs together; how many others."""
+    def limit_train(self, most: int, seed: int, group: bool) -> int:
+        """Keep rows of train as they will be written, drawn at random, with at most `most` pairs; how many others."""
+        unit = "context" if group else "row"
         return self._drop(
-            "split = 'train' AND row IN ("
-            "SELECT row FROM (SELECT row, count(*) AS pairs FROM pairs WHERE split = 'train' GROUP BY row) "
-            f"QUALIFY sum(pairs) OVER (ORDER BY md5_number('{int(seed)}:' || row), row) > {int(most)})"
+            f"split = 'train' AND {unit} IN (SELECT unit FROM "
+            f"(SELECT {unit} AS unit, count(*) AS pairs FROM pairs WHERE split = 'train' GROUP BY {unit}) "
+            f"QUALIFY sum(pairs) OVER (ORDER BY md5_number('{int(seed)}:' || unit), unit) > {int(most)})"
         )[0]
 
     def count_overlap(self, split: Split, others: list[Split], what: str) -> int:

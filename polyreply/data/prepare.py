@@ -1,4 +1,4 @@
-"""`prepare`: read, clean, split, remove overlap, write. The output folder is complete or absent, never half."""
+"""`prepare`: read, clean, split, remove overlap, limit, write. The output folder is complete or absent, never half."""
 
 import contextlib
 import os
@@ -143,8 +143,8 @@ def _prepare(
     written = {split: database.write(split, out / f"{split}.jsonl.gz", recipe.group) for split in database.splits()}
     for split in sorted(splits - set(written)):
         raise DataError(
-            f"nothing is left of {split} after cleaning and removing overlap; relax the rules, or only count overlap, "
-            "with overlap.mode=report"
+            f"nothing is left of {split} after cleaning, removing overlap and limits; relax the rules, raise "
+            "train_pairs, or only count overlap, with overlap.mode=report"
         )
     duplicates = {"pairs": dropped, "examples": examples}
     return {**read, "duplicates": duplicates, "overlap": overlap, "limits": limits, "splits": written}
@@ -217,7 +217,7 @@ def _limit(database: PairDatabase, recipe: PrepareRecipe) -> dict[str, Any]:
         number, examples = database.cap_responses(most, recipe.seed)
         dropped["max_uses"] = {"pairs": number, "examples": examples}
     if (most := recipe.train_pairs) is not None:
-        dropped["train_pairs"] = {"pairs": database.limit_train(most, recipe.seed)}
+        dropped["train_pairs"] = {"pairs": database.limit_train(most, recipe.seed, recipe.group)}
     return dropped
 
 

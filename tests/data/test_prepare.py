@@ -192,6 +192,10 @@ def test_generic_responses_are_capped_and_train_is_limited_by_whole_rows(tmp_pat
     train, valid = (rows_of(tmp_path / "fewer" / f"{split}.jsonl.gz") for split in ("train", "valid"))
     assert [len(row["responses"]) for row in train] == [3] * 10 and len(valid) == 40
     assert report["limits"] == {"train_pairs": {"pairs": 90}}
+    pairs = [{"context": row["context"], "response": text} for row in rows for text in row["responses"]]
+    write_rows(tmp_path / "single" / "train.jsonl", pairs)
+    prepare(str(tmp_path / "single"), tmp_path / "grouped", configure("train_pairs=31", "group=true", *overrides))
+    assert [len(row["responses"]) for row in rows_of(tmp_path / "grouped" / "train.jsonl.gz")] == [3] * 10
     again = prepare(str(tmp_path / "in"), tmp_path / "other", configure("train_pairs=31", "seed=1", *overrides))
     assert again["limits"] == report["limits"]
     assert rows_of(tmp_path / "other" / "train.jsonl.gz") != train
