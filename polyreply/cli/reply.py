@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from polyreply.reply_file import Job
 
 _KEPT = "finished batches are kept: start the same command again to resume"
-_HELLO = "A chat: the most likely reply becomes the model's turn. /new starts a new conversation, /quit leaves."
+_HELLO = """A chat: choose the reply that the conversation continues with by its number, or press Enter for the most
+likely one. /new starts a new conversation, /quit leaves."""
 
 
 def reply(
@@ -28,7 +29,10 @@ def reply(
             metavar="TEXT", help="Messages; without any, lines of standard input, or a chat when that is a terminal."
         ),
     ] = None,
-    model: Annotated[str, typer.Option(help="A model folder, a name on the Hugging Face hub, or shipped.")] = "shipped",
+    model: Annotated[
+        str,
+        typer.Option(help="A model folder, a name on the Hugging Face hub, or shipped: the best that can be loaded."),
+    ] = "shipped",
     decode: Annotated[str, typer.Option(help="decoders, mbr, beam, nucleus, min-p or diverse-beam.")] = "decoders",
     k: Annotated[int | None, typer.Option("-k", help="Replies for each message: all decoders, or 10.")] = None,
     m: Annotated[int | None, typer.Option("-m", help="Show only this many of them, the most diverse.")] = None,
@@ -99,44 +103,62 @@ def chat(
 ) -> list[str]:
     """Talk until /quit or the end of the input; returns the turns of the last conversation."""
     turns: list[str] = []
+    replies: list[Reply] = []  # to choose from; empty when it is the user's turn
     say(_HELLO)
     while True:
+        best = max(replies, key=lambda one: one.logprob, default=None)
+        if best is not None and len(replies) == 1:
+            say(f"bot> {best.text}")
+            turns, replies = [*turns, best.text], []
+            continue
         try:
-            message = ask("you> ").strip()
+            typed = ask("you> " if best is None else f"continue with [{best.decoder}]> ").strip()
         except EOFError:
             say("")
             return turns
-        if message == "/quit":
+        if typed == "/quit":
             return turns
-        if message == "/new":
-            turns = []
-        elif message:
-            turns += _turn(model, (*turns, message), options, say)
+        if typed == "/new":
+            turns, replies = [], []
+        elif best is not None:
+            numbered = {str(one.decoder): one for one in replies}
+            if (chosen := numbered.get(typed or str(best.decoder))) is None:
+                say(f"expected one of {', '.join(numbered)}, or Enter, found {typed!r}")
+                continue
+            say(f"bot> {chosen.text}")
+            turns, replies = [*turns, chosen.text], []
+        elif typed:
+            replies = _candidates(model, (*turns, typed), options, say)
+            turns = [*turns, typed] if replies else turns
 
 
-def _turn(
+def _candidates(
     model: "PolyReply", turns: tuple[str, ...], options: "ReplyOptions", say: Callable[[str], None]
-) -> tuple[str, ...]:
-    """Show all replies; the user's turn and the most likely reply to it, or nothing if all replies are empty."""
+) -> "list[Reply]":
+    """Show all replies; those that are not empty."""
     own: ReplyOptions = {**options, "seed": options.get("seed", 0) + len(turns)}
     replies = model.reply(turns, **own)
+    print_replies("", replies, options.get("decode", "decoders"), model.manners)
     candidates = [one for one in replies if one.text]
     if not candidates:
         say("(all replies are empty)")
-        return ()
-    best = max(candidates, key=lambda one: one.logprob)
-    print_replies("", replies, options.get("decode", "decoders"))
-    say(f"bot> {best.text}")
-    return turns[-1], best.text
+    return candidates
 
 
-def print_replies(title: str, replies: "Sequence[Reply]", decode: str = "decoders") -> None:
-    """Print a table for people."""
+def print_replies(
+    title: str, replies: "Sequence[Reply]", decode: str = "decoders", manners: Sequence[str] = ()
+) -> None:
+    """Print a table for people, with the decoders' manners if they are known."""
     from polyreply.cli.display import print_table
     from polyreply.decoding.generate import way_of
 
-    headings = ("decoder" if way_of(decode).of_decoders else "place", "log-probability", "reply")
-    print_table(title, headings, [(one.decoder, one.logprob, one.text) for one in replies])
+    of_decoders = way_of(decode).of_decoders
+    headings = ["decoder" if of_decoders else "place", "log-probability", "reply"]
+    rows = [[one.decoder, one.logprob, one.text] for one in replies]
+    if of_decoders and manners:
+        headings.insert(1, "manner")
+        rows = [[row[0], manners[one.decoder], *row[1:]] for row, one in zip(rows, replies, strict=True)]
+    print_table(title, headings, rows)
 
 
 def _load(name: str, device: str, dtype: str | None, *, show: bool = True) -> "PolyReply":
@@ -144,10 +166,16 @@ def _load(name: str, device: str, dtype: str | None, *, show: bool = True) -> "P
         notify("loading the model", 0.0)
         from transformers.utils import logging
 
+        from polyreply.models.shipped import SHIPPED, SMOLLM2_10, better_model, shipped_model
         from polyreply.reply import PolyReply
 
         logging.disable_progress_bar()
-        return PolyReply.from_pretrained(name, device=device, dtype=dtype)
+        loaded = PolyReply.from_pretrained(name, device=device, dtype=dtype)
+    if show and name == SHIPPED:
+        install = better_model()
+        more = f"; {SMOLLM2_10} replies better, to get it run: {install}" if install else ""
+        typer.echo(f"model: {shipped_model()}{more}", err=True)
+    return loaded
 
 
 def _progress(show: bool) -> AbstractContextManager[Notify]:
@@ -173,7 +201,7 @@ def _print_replies(
 
                 typer.echo(json.dumps(response_row((text,), replies), ensure_ascii=False))
             else:
-                print_replies(text, replies, options["decode"])
+                print_replies(text, replies, options["decode"], model.manners)
     if not done:
         raise PolyReplyError("expected a message as an argument or lines on standard input, found none")
 

@@ -14,7 +14,7 @@ import pytest
 from pair import SENTENCES
 
 from polyreply.cli import main
-from polyreply.cli.reply import chat
+from polyreply.cli.reply import chat, print_replies
 
 MESSAGE = SENTENCES[0]
 
@@ -86,6 +86,14 @@ def test_lines_of_standard_input_become_tables(run_here, folder, model):
     assert f"{best.logprob:.1f}" in shown
 
 
+def test_the_table_names_the_decoders_manners(model, capsys):
+    print_replies("", model.reply("Hello"), manners=["asks back", "declines", "agrees"])
+    shown = capsys.readouterr().out
+    assert [name in shown for name in ("manner", "asks back", "declines", "agrees")] == [True] * 4
+    print_replies("", model.reply("Hello", decode="beam", k=2), "beam", ["asks back", "declines", "agrees"])
+    assert "declines" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -123,17 +131,18 @@ def talk(model, *messages, **options):
     return chat(model, options, ask, said.append), said
 
 
-def test_the_chat_keeps_the_turns_and_continues_with_the_likeliest_reply(model, capsys):
-    turns, said = talk(model, "Hello", "", "And you?")
-    first = max(model.reply("Hello"), key=lambda one: one.logprob).text
+def test_the_chat_keeps_the_turns_and_continues_with_the_chosen_or_the_likeliest_reply(model, capsys):
+    turns, said = talk(model, "", "Hello", "7", "1", "And you?", "")
+    first = model.reply("Hello")[1].text
     second = max(model.reply(("Hello", first, "And you?")), key=lambda one: one.logprob).text
     assert turns == ["Hello", first, "And you?", second]
+    assert "expected one of 0, 1, 2, or Enter, found '7'" in said
     assert f"bot> {first}" in said and capsys.readouterr().out.count("probability") == 2
 
 
 def test_the_chat_restarts_and_quits(model):
-    assert len(talk(model, "Hello", "/new", "Bye")[0]) == 2
-    assert len(talk(model, "Hello", "/quit", "Bye")[0]) == 2
+    assert len(talk(model, "Hello", "", "/new", "Bye", "")[0]) == 2
+    assert talk(model, "Hello", "/new", "Bye", "/quit", "Hello")[0] == ["Bye"]
 
 
 def test_a_terminal_gets_a_chat_and_ctrl_d_leaves_it(folder):
@@ -144,7 +153,9 @@ def test_a_terminal_gets_a_chat_and_ctrl_d_leaves_it(folder):
     try:
         assert "/quit leaves" in until(ours, "you> ")
         os.write(ours, b"Hello\n")
-        assert "probability" in until(ours, "you> ")
+        assert "probability" in until(ours, "]> ")
+        os.write(ours, b"\n")
+        assert "bot> " in until(ours, "you> ")
         os.write(ours, b"\x04")
         assert process.wait(timeout=30) == 0
     finally:
