@@ -1,13 +1,14 @@
 """The main job, end to end, on a CPU: `polyreply demo`.
 
-Prepares real conversations, trains ten new decoders on the shipped backbone by EqHard-EM, replies to five messages,
-and compares ten decoders with beam search and nucleus sampling from the same backbone on 200 held-out contexts. It
-is built on the public interface, so it is also the longest example of it.
+First the shipped model replies to five messages (`first_look`). Then `run_demo` prepares real conversations, trains ten
+new decoders on the small shipped backbone by EqHard-EM, replies to the same messages, and compares ten decoders with
+beam search and nucleus sampling from the same backbone on 200 held-out contexts. It is built on the public interface,
+so it is also the longest example of it.
 """
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from polyreply import (
@@ -32,6 +33,7 @@ from polyreply import (
 from polyreply.data.chitchat import SCREENED
 from polyreply.decoding.generate import GenerationOptions
 from polyreply.files import write_files
+from polyreply.models.shipped import SMOLLM2_10, shipped_folder, shipped_model
 from polyreply.plots import can_plot
 from polyreply.progress import Notify, silent
 from polyreply.reply import Context
@@ -47,7 +49,7 @@ MESSAGES = (
 )
 """Chosen before anything was trained; none of them is in the training data."""
 CHITCHAT = PrepareRecipe(clean=SCREENED)
-"""The data of the shipped model, and of the demo."""
+"""The data of t5-mini-10, and of the demo."""
 RECIPE = TrainRecipe(
     method="eqhard-em",
     model=ModelSettings(backbone="shipped"),
@@ -57,14 +59,41 @@ RECIPE = TrainRecipe(
     validation=ValidationSettings(every=75, samples=200, contexts=5, keep="last"),
     checkpoint=CheckpointSettings(every=25),
 )
-"""A short version of the shipped model's stage 2."""
+"""A short version of stage 2 of t5-mini-10."""
 GENERATION: GenerationOptions = {"max_new_tokens": 32, "min_new_tokens": 8, "no_repeat_ngram_size": 3}
 """For all systems alike: a small model repeats itself easily, and stops earlier than people do (9 words, not 13)."""
 SYSTEMS = {"EqHard-EM": "decoders", "beam search": "beam", "nucleus sampling": "nucleus"}
 """How each of the compared systems decodes, by name."""
+RAW = "SmolLM2 itself, ten samples"
+"""What the shipped model's backbone says without decoders of ours."""
 NUM_CONTEXTS = 200
 NUM_REPLIES = 10
 """Decoders, beams and samples alike."""
+
+
+def first_look(notify: Notify = silent) -> dict[str, dict[str, list[str]]]:
+    """Replies of the shipped model to each message, beside ten samples of its backbone if that is a chat model."""
+    notify("loading the shipped model", 0.0)
+    name = shipped_model()
+    model = PolyReply.from_pretrained(shipped_folder(name), dtype="float32")
+    notify("replying", 0.3)
+    systems = {name: model.reply(list(MESSAGES))}
+    if name == SMOLLM2_10:
+        notify("sampling from the raw chat model", 0.5)
+        raw = PolyReply.from_backbone(
+            model.model.plain_backbone(),
+            model.tokenizer,
+            architecture="multi-decoder",
+            num_decoders=1,
+            context_format=asdict(model.model.config.format()),
+        )
+        systems[RAW] = raw.reply(
+            list(MESSAGES), decode="nucleus", k=NUM_REPLIES, max_new_tokens=32, no_repeat_ngram_size=0
+        )
+    return {
+        message: {system: [reply.text for reply in replies[place]] for system, replies in systems.items()}
+        for place, message in enumerate(MESSAGES)
+    }
 
 
 @dataclass(frozen=True)

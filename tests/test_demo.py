@@ -8,13 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from polyreply import EMSettings, PolyReply, demo
+from polyreply import EMSettings, demo
 from polyreply.config import load_recipe
 from polyreply.data import chitchat
 from polyreply.data.overlap import exact_key
 from polyreply.data.prepare import PrepareRecipe, prepare
-from polyreply.errors import ModelFolderError
-from polyreply.models.backbones import shipped_folder
 
 ROOT = Path(__file__).parent.parent
 
@@ -55,6 +53,13 @@ def test_started_again_it_trains_nothing(small_demo, monkeypatch):
     assert demo.run_demo(small_demo[0]).replies == small_demo[1].replies
 
 
+def test_the_first_look_shows_the_shipped_model_beside_the_raw_one(monkeypatch):
+    monkeypatch.setattr(demo, "MESSAGES", demo.MESSAGES[:1])
+    [(message, replies)] = demo.first_look().items()
+    assert message == demo.MESSAGES[0] and list(replies) == ["smollm2-10", demo.RAW]
+    assert all(len(set(texts)) >= 8 for texts in replies.values())
+
+
 def test_the_messages_are_not_in_the_training_data():
     turns = [turn for row in chitchat.conversations("train") for turn in row["turns"]]
     messages, seen = (set(exact_key(pa.array(texts)).to_pylist()) for texts in (demo.MESSAGES, turns))
@@ -63,22 +68,6 @@ def test_the_messages_are_not_in_the_training_data():
 
 def test_its_data_settings_equal_the_shipped_recipe():
     assert load_recipe(PrepareRecipe, ROOT / "polyreply" / "recipes" / "prepare-chitchat.yaml") == demo.CHITCHAT
-
-
-def test_the_shipped_model_is_small_whole_and_has_a_card():
-    folder = shipped_folder()
-    assert sum(path.stat().st_size for path in folder.iterdir()) <= 40e6
-    card = (folder / "README.md").read_text()
-    assert "## Limits" in card and "## Recipe" in card and "prepare-chitchat" in card
-    model = PolyReply.from_pretrained("shipped")
-    replies = model.reply(demo.MESSAGES[0])
-    assert len(replies) == 10 and len({reply.text for reply in replies}) >= 8
-
-
-def test_a_package_without_its_model_raises(tmp_path, monkeypatch):
-    monkeypatch.setattr("polyreply.models.backbones.SHIPPED_FOLDER", tmp_path)
-    with pytest.raises(ModelFolderError, match="shipped"):
-        PolyReply.from_pretrained("shipped")
 
 
 @pytest.mark.slow

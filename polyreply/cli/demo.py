@@ -15,9 +15,9 @@ def demo(
     ),
     as_json: Annotated[bool, typer.Option("--json", help="Print replies and scores as JSON.")] = False,
 ) -> None:
-    """Train ten decoders and compare their replies with beam search, in under ten minutes on two cores.
+    """Show the shipped model's replies, then train and evaluate ten decoders, in about ten minutes on two cores.
 
-    Prepares real conversations, trains ten new decoders on the backbone of the shipped model by EqHard-EM, replies to
+    The second part prepares real conversations, trains ten new decoders on a small backbone by EqHard-EM, replies to
     five messages with them and with beam search, and measures quality and diversity on held-out contexts. Run again,
     it resumes where it was interrupted.
 
@@ -27,30 +27,32 @@ def demo(
       polyreply demo --out runs/first
     """
     from polyreply.cli.display import print_json
-    from polyreply.demo import run_demo
+    from polyreply.demo import first_look, run_demo
     from polyreply.progress import progress_bar
     from polyreply.training.view import TrainingView
 
+    with progress_bar() as notify:
+        first = first_look(notify)
+    if not as_json:
+        _print_replies(first)
+        typer.echo("\nNext: prepare data, train ten decoders on the small T5 of t5-mini-10, reply, evaluate.\n")
     with progress_bar() as notify:
         view = TrainingView("training 10 new decoders by EqHard-EM on chitchat")
         results = run_demo(out, notify, [view])
     if as_json:
         scores = {system.name: system.seeds[0].numbers for system in results.comparison.systems}
-        print_json({"replies": results.replies, "scores": scores, "out": str(out)})
+        print_json({"shipped": first, "replies": results.replies, "scores": scores, "out": str(out)})
     else:
         _print(results)
 
 
 def _print(results: "Demo") -> None:
     """Print the replies, the scores, and what to try next."""
-    from polyreply.cli.display import print_table
     from polyreply.demo import SYSTEMS
 
     ours, beam = list(SYSTEMS)[:2]
-    for number, (message, replies) in enumerate(results.replies.items(), 1):
-        rows = [[k, *pair] for k, pair in enumerate(zip(replies[ours], replies[beam], strict=True))]
-        headings = ("", "ten decoders", "beam search, same backbone")
-        print_table(f"\n{number}. {message}", headings, rows)
+    headings = {ours: "ten decoders", beam: "beam search, same backbone"}
+    _print_replies({m: {headings[name]: by[name] for name in headings} for m, by in results.replies.items()})
     results.comparison.table().print()
     model, plot = results.out / "model", results.out / "quality-diversity.png"
     typer.echo(f"\nmodel: {model}\nfiles: {results.out}")
@@ -58,6 +60,15 @@ def _print(results: "Demo") -> None:
         typer.echo(f"plot:  {plot}")
     typer.echo("\nTry next:")
     typer.echo(f'  polyreply reply "How was your day?" --model {model}')
-    typer.echo('  polyreply reply "How was your day?"       # the shipped model, which was trained for longer')
+    typer.echo('  polyreply reply "How was your day?"       # the shipped model')
     typer.echo("  polyreply prepare your_dialogues.jsonl --out data/yours")
     typer.echo("  polyreply train eqhard-em data=data/yours model.backbone=shipped out=runs/yours")
+
+
+def _print_replies(replies: dict[str, dict[str, list[str]]]) -> None:
+    """Print a table for each message, with a column for each system."""
+    from polyreply.cli.display import print_table
+
+    for number, (message, by_system) in enumerate(replies.items(), 1):
+        rows = [[k, *texts] for k, texts in enumerate(zip(*by_system.values(), strict=True))]
+        print_table(f"\n{number}. {message}", ("", *by_system), rows)
