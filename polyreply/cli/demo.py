@@ -15,7 +15,7 @@ def demo(
     ),
     as_json: Annotated[bool, typer.Option("--json", help="Print replies and scores as JSON.")] = False,
 ) -> None:
-    """Show the shipped model's replies, then train and evaluate ten decoders, in about ten minutes on two cores.
+    """Show the shipped model's replies, then train and evaluate ten decoders, within minutes on a CPU.
 
     The second part prepares real conversations, trains ten new decoders on a small backbone by EqHard-EM, replies to
     five messages with them and with beam search, and measures quality and diversity on held-out contexts. Run again,
