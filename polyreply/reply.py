@@ -22,9 +22,14 @@ from polyreply.models.pretrained import read_config
 from polyreply.models.reference import referenced_tokenizer
 from polyreply.models.settings import BackboneIn
 from polyreply.models.shipped import model_folder
+from polyreply.precision import auto_dtype
+from polyreply.threads import adaptive_threads
 
 if TYPE_CHECKING:
     from polyreply.models.card import CardFacts, Example
+
+FASTEST, INT8 = "fastest", "int8"
+"""Names of types of weights, besides PyTorch's, that `PolyReply.from_pretrained` knows."""
 
 Context: TypeAlias = str | tuple[str, ...] | Dialogue
 """A message; or several turns, oldest first; or a dialogue, of which the context is used."""
@@ -81,14 +86,16 @@ class PolyReply:
 
         The package's own are `smollm2-10` and `t5-mini-10`; `shipped` is the first of them that can be loaded here.
         `backbone` is for a model that was saved without its backbone: another place to load that from.
-        Weights have the type they were saved in by default; the shipped ones become float32.
+        Weights have the type they were saved in by default; those of the package have the one that is fastest here,
+        bfloat16 or float32, and so have others with the dtype `fastest`. With `int8` they are float32, and decoding
+        multiplies with copies of them in eight bits: faster on a CPU, at a small loss (docs/performance.md).
         """
-        if isinstance(dtype, str) and dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
-            raise PolyReplyError(f"expected a dtype such as float32 or bfloat16, found {dtype!r}")
         folder = model_folder(folder_or_name)
         if folder != folder_or_name:
-            folder_or_name, dtype = folder, dtype or torch.float32
-        model = PolyReplyModel.from_pretrained(folder_or_name, dtype=dtype, backbone=backbone)
+            folder_or_name, dtype = folder, dtype or FASTEST
+        weights = _dtype_of(dtype, device or "cpu")
+        model = PolyReplyModel.from_pretrained(folder_or_name, dtype=weights, backbone=backbone)
+        model.decodes_in_int8 = dtype == INT8
         if model.config.backbone_reference.get("tokenizer"):
             tokenizer = referenced_tokenizer(model)
         else:
@@ -218,7 +225,9 @@ class PolyReply:
         replies: list[list[Reply]] = []
         for begin in range(0, len(contexts), batch_size):
             context_BS, mask_BS = self._encode(contexts[begin : begin + batch_size])
-            for responses in way_of(decode)(self.model, context_BS, mask_BS, decoding):
+            with adaptive_threads():
+                decoded = way_of(decode)(self.model, context_BS, mask_BS, decoding)
+            for responses in decoded:
                 texts = (str(self.tokenizer.decode(one.tokens, skip_special_tokens=True)) for one in responses)
                 pairs = zip(responses, texts, strict=True)
                 replies.append(_pick([Reply(one.decoder, text.strip(), one.logprob) for one, text in pairs], m))
@@ -319,6 +328,17 @@ def _turns(context: Context) -> tuple[str, ...]:
             f"expected a text, a tuple of turns or a Dialogue, none of them empty, found {context!r:.80}"
         )
     return turns
+
+
+def _dtype_of(dtype: str | torch.dtype | None, device: str | torch.device) -> str | torch.dtype | None:
+    """The type of the weights for what a user names; None and "auto" mean the one they were saved in."""
+    if dtype == FASTEST:
+        return auto_dtype(device)
+    if dtype == INT8:
+        return torch.float32
+    if isinstance(dtype, str) and dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise PolyReplyError(f"expected a dtype such as float32, bfloat16, {FASTEST} or {INT8}, found {dtype!r}")
+    return dtype
 
 
 def _is_model_folder(folder: Path) -> bool:

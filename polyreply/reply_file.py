@@ -54,7 +54,7 @@ class Job:
     context_turns: int = 1
     batch_size: int = 16
     overwrite: bool = False
-    dtype: str | None = None
+    dtype: str = "fastest"
     """Type of the model's weights; None is the type they were saved in."""
 
     @property

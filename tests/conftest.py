@@ -19,6 +19,7 @@ CACHE = Path(sys.prefix, "polyreply-cache")
 """Of fixtures that several tests share, and of all runs of the tests."""
 os.environ["POLYREPLY_CACHE"] = str(CACHE)
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["POLYREPLY_PRECISION"] = "float32"  # results do not depend on the processor
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side, and tiny models gain nothing from threads
 
 

@@ -20,6 +20,7 @@ from polyreply.models.memory import Memory
 from polyreply.models.model import PolyReplyModel, wide
 from polyreply.models.packed import packed
 from polyreply.models.rows import Rows
+from polyreply.threads import adapt
 
 
 @torch.no_grad()
@@ -57,6 +58,7 @@ def _decode(
         for _ in range(decoding.max_new_tokens(length)):
             if not len(step.rows):
                 break
+            adapt()
             running.advance()
     running.collect(torch.ones(len(step.rows), dtype=torch.bool))  # those that reached the length limit
     replies: list[list[Response]] = [[] for _ in range(len(memory))]

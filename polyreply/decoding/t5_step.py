@@ -35,12 +35,12 @@ _FIRST_CAPACITY = 32
 
 
 def fits(model: PolyReplyModel) -> bool:
-    """Whether a model is a T5 (also Flan-T5, mT5, ByT5) in full precision and eval mode, with adapters on outputs only.
+    """Whether a model is a T5 (also Flan-T5, mT5, ByT5) in eval mode, with adapters on outputs only.
 
-    In half precision the stock modules clamp values, which this step does not.
+    In float16 the stock modules clamp values, which this step does not.
     """
     is_t5 = model.backbone.config.model_type in ("t5", "mt5")
-    if not (is_t5 and model.adapters and model.dtype in (torch.float32, torch.float64)) or model.training:
+    if not (is_t5 and model.adapters and model.dtype != torch.float16) or model.training:
         return False
     places = [id(site) for sites in _sites(model) for site in sites]
     used = [id(site) for site in model.sites]

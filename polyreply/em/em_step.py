@@ -165,25 +165,48 @@ def em_step(em: EM) -> StepRecord:
             likelihoods = e_step(em.model, samples, em.settings, em.limits)
         assignment = _assign(em, likelihoods, ids_N, clock)
 
-    # M-step: the gradient of each decoder's loss on its samples, summed over processes.
-    weights_nK = torch.from_numpy(em.processes.own(assignment.weights_NK)).to(em.model.device)
+    # M-step: train every decoder on its samples, all at once unless the settings ask for parts or several passes.
+    rate = learning_rate_at(em.step, em.total_steps, em.optimizer.settings)
     em.model.train()
     with em.computing("m-step"):
-        totals = m_step(em.model, samples, weights_nK, len(ids_N), em.processes, em.limits)
-    em.processes.sum_(chain((totals.nll_K,), em.optimizer.gradients()))
-    loss = float(totals.nll_K.sum() / totals.tokens_K.sum())
-    _check_finite("loss", loss, em.step + 1)
-
-    # Optimizer step: one for each decoder that has samples; the others keep their weights and moments.
-    rate = learning_rate_at(em.step, em.total_steps, em.optimizer.settings)
-    norm = em.optimizer.step((totals.samples_K > 0).tolist(), rate)
-    _check_finite("norm of the gradient", norm, em.step + 1)
+        updates = [_update(em, samples, part_N, assignment, rate) for part_N in _parts(em, assignment)]
     em.model.train(False)
     em.step += 1
 
+    nll, tokens, norms = (sum(column) for column in zip(*updates, strict=True))
     seconds = clock.e_seconds, clock.assign_seconds, clock.lap()
-    record = StepRecord(em.step, epoch, loss, rate, len(ids_N), *seconds, gradient_norm=norm)
-    return record if em.method == MLE else _with_statistics(record, em, assignment, totals.samples_K)
+    statistics = {"gradient_norm": norms / len(updates)}
+    record = StepRecord(em.step, epoch, nll / tokens, rate, len(ids_N), *seconds, **statistics)
+    return record if em.method == MLE else _with_statistics(record, em, assignment)
+
+
+def _parts(em: EM, assignment: Assignment) -> list[Ints]:
+    """The samples of each optimizer step of a draw: all, or parts with equally many of every decoder."""
+    number = len(assignment.weights_NK)
+    if em.method == MLE or em.settings.m_step_parts == 1:
+        parts: list[Ints] = [np.arange(number)]
+    else:
+        order_N = np.argsort(assignment.weights_NK.argmax(1), kind="stable")
+        parts = [np.sort(order_N[begin :: em.settings.m_step_parts]) for begin in range(em.settings.m_step_parts)]
+    return parts * (1 if em.method == MLE else em.settings.m_step_passes)
+
+
+def _update(em: EM, samples: Samples, part_N: Ints, assignment: Assignment, rate: float) -> tuple[float, float, float]:
+    """One optimizer step on some samples of a draw: their NLL, their tokens, and the norm of the gradient."""
+    # The gradient of each decoder's loss on its samples, summed over processes.
+    chosen_n = em.processes.own(np.isin(np.arange(len(assignment.weights_NK)), part_N))
+    weights_nK = torch.from_numpy(em.processes.own(assignment.weights_NK)[chosen_n]).to(em.model.device)
+    if not chosen_n.all():
+        samples = samples.select(torch.from_numpy(chosen_n.nonzero()[0]).to(em.model.device))
+    totals = m_step(em.model, samples, weights_nK, len(part_N), em.processes, em.limits)
+    em.processes.sum_(chain((totals.nll_K,), em.optimizer.gradients()))
+    nll, tokens = float(totals.nll_K.sum()), float(totals.tokens_K.sum())
+    _check_finite("loss", nll / tokens, em.step + 1)
+
+    # Optimizer step: one for each decoder that has samples; the others keep their weights and moments.
+    norm = em.optimizer.step((totals.samples_K > 0).tolist(), rate)
+    _check_finite("norm of the gradient", norm, em.step + 1)
+    return nll, tokens, norm
 
 
 def _assign(em: EM, own: Likelihoods, ids_N: Ints, clock: "_Clock") -> Assignment:
@@ -233,9 +256,9 @@ def _check_finite(name: str, value: float, step: int) -> None:
         raise DivergedError(f"the {name} is {value} at step {step}")
 
 
-def _with_statistics(record: StepRecord, em: EM, assignment: Assignment, samples_K: Tensor) -> StepRecord:
+def _with_statistics(record: StepRecord, em: EM, assignment: Assignment) -> StepRecord:
     """Add how the samples were shared out, and what the posterior says about how the decoders differ."""
-    posterior_NK = assignment.posterior_NK
+    posterior_NK, samples_K = assignment.posterior_NK, assignment.weights_NK.sum(0)
     statistics = {
         "usage_K": tuple((samples_K / samples_K.sum()).tolist()),
         "weight_std_K": tuple(assignment.weights_NK.std(0).tolist()),

@@ -30,6 +30,10 @@ class EMSettings:
     """Assign each draw of N samples by itself, or a whole epoch at once before it begins."""
     e_step_max_tokens: int | None = None
     """Score only the first tokens of each response; None means all."""
+    m_step_parts: int = 1
+    """Optimizer steps in which a draw is trained on, each on an equal part of every decoder's samples."""
+    m_step_passes: int = 1
+    """How often a draw is trained on before the next one is scored; the E-step is most of the cost of EM."""
     temperature: float = 1.0
     """eqsoft-em: the weight of the entropy at the start, in the units of the cost. annealed-wta: τ at the start, in
     nats per token."""
@@ -49,6 +53,11 @@ class EMSettings:
             yield f"e_step_size is {self.e_step_size}; use 1 or more"
         if self.e_step_max_tokens is not None and self.e_step_max_tokens < 1:
             yield f"e_step_max_tokens is {self.e_step_max_tokens}; use 1 or more, or leave it out"
+        for name in ("m_step_parts", "m_step_passes"):
+            if getattr(self, name) < 1:
+                yield f"{name} is {getattr(self, name)}; use 1 or more"
+        if self.m_step_parts > self.e_step_size:
+            yield f"m_step_parts is {self.m_step_parts}; use at most the {self.e_step_size} samples of a draw"
         if min(self.temperature, self.final_temperature or self.temperature) <= 0:
             yield "temperature and final_temperature must be above 0; for a hard assignment use eqhard-em"
         if not 0 <= self.epsilon < 1:

@@ -58,6 +58,8 @@ class PolyReplyModel(PreTrainedModel):
                 module.config._attn_implementation = SHARED_ATTENTION
         self.generation_config = without_beam_search(self.backbone.generation_config)
         self.router = Router()
+        self.decodes_in_int8 = False
+        """Whether decoding multiplies with weights of eight bits, see packed.py."""
         self.sites: list[nn.Module] = []
         """The modules of the backbone at which the adapters are, in the order of `adapters`."""
         self.adapters, self.extra_decoders = nn.ModuleList(), nn.ModuleList()

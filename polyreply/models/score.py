@@ -30,6 +30,7 @@ from polyreply.models.memory import Memory
 from polyreply.models.model import PolyReplyModel, wide
 from polyreply.models.packed import packed
 from polyreply.models.rows import Rows
+from polyreply.threads import adapt
 
 Reduce = Literal["sum", "mean"]
 _CONTEXT_TOKENS, _FROZEN_CONTEXT_TOKENS = 4, 16
@@ -71,7 +72,7 @@ class Samples:
         context_mask, response_mask = self.context_mask_NS[index].bool(), self.response_mask_NT[index].bool()
         used = context_mask.any(0)
         first, last = (int(used.nonzero()[i]) for i in (0, -1)) if used.any() else (0, 0)
-        length = int(response_mask.sum(1).max())
+        length = int(response_mask.sum(1).max()) if len(index) else 0
         context = slice(first, last + 1)
         return Samples(
             self.context_NS[index][:, context],
@@ -111,10 +112,11 @@ def nll_NK(
     chosen = list(range(model.num_decoders)) if decoders is None else list(decoders)
     result = torch.zeros(len(samples), len(chosen), dtype=_wide_type(model.dtype), device=samples.context_NS.device)
     for index, rows, memory in _scored_chunks(model, samples, chosen, limits):
+        adapt()
         part = samples.select(index)
         sample_R = torch.arange(len(part), device=index.device).repeat(len(chosen))
         mask_RT, target_RT = part.response_mask_NT[sample_R], part.response_NT[sample_R]
-        with packed(model, [model.backbone.get_output_embeddings()]):
+        with packed(model, [model.backbone.get_output_embeddings()], for_decoding=False):
             nll_RT = token_nll(model, memory, rows, target_RT, mask_RT, lean=True, limits=limits)
         result[index] = _reduce(nll_RT, mask_RT, reduce).view(len(chosen), -1).T
     return result
@@ -229,6 +231,7 @@ def _backward_samples(
     leaves = [leaf.detach().requires_grad_(leaf.requires_grad) for leaf in memory.leaves()]
     detached = memory.with_leaves(leaves)
     for index in _pair_chunks(lengths, pairs[:, 1], limits.max_tokens):
+        adapt()
         sample, decoder = pairs[index].T
         order = torch.argsort(decoder, stable=True)
         sample, decoder = sample[order], decoder[order]

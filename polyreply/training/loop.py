@@ -23,6 +23,7 @@ from polyreply.em.em_step import StepRecord, em_step
 from polyreply.em.settings import MLE
 from polyreply.errors import MissingExtraError, PolyReplyError
 from polyreply.reply import PolyReply
+from polyreply.threads import adaptive_threads
 from polyreply.training import artifacts, run_folder
 from polyreply.training.alarms import Alarm, Alarms, CollapseError
 from polyreply.training.callbacks import Callback, Callbacks
@@ -63,6 +64,7 @@ def train(
         resumable_errors(recipe.out),
         Run(recipe, dialogues, resume=resume, allow_changes=allow_changes, callbacks=chosen) as run,
         graceful_interrupt(run.interrupt),
+        adaptive_threads(),
     ):
         run.loop()
         return run.finish()

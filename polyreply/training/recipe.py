@@ -140,8 +140,8 @@ class TrainRecipe:
     seed: int = 0
     """Determines everything random."""
     precision: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
-    """The type of the computation; auto means bfloat16 where the device has it (not on a CPU); float64 is for exact
-    comparisons."""
+    """The type of the computation; auto means bfloat16 where the device is faster with it, else float32; float64 is for
+    exact comparisons. Weights that are trained stay in float32, and log-likelihoods are summed in it."""
     device: Literal["auto", "cpu"] = "auto"
     """Auto means a GPU where there is one."""
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()

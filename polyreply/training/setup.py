@@ -25,6 +25,7 @@ from polyreply.models.model import PolyReplyModel
 from polyreply.models.pretrained import read_config
 from polyreply.models.reference import check_reference
 from polyreply.models.shipped import SHIPPED, T5_MINI_10, model_folder, shipped_folder
+from polyreply.precision import auto_dtype
 from polyreply.progress import Notify, silent
 from polyreply.reply import PolyReply
 from polyreply.training.recipe import MINI, TrainRecipe
@@ -209,9 +210,8 @@ def _start_from_model(recipe: TrainRecipe, loaded: PolyReply) -> _Start:
 
 def _autocast(recipe: TrainRecipe, device: torch.device) -> torch.dtype | None:
     """The type of the computation where it differs from the weights'; log-likelihoods stay in float32."""
-    has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    enabled = recipe.precision == "bfloat16" or (recipe.precision == "auto" and has_bf16)
-    return torch.bfloat16 if enabled else None
+    chosen = auto_dtype(device) if recipe.precision == "auto" else getattr(torch, recipe.precision)
+    return torch.bfloat16 if chosen == torch.bfloat16 else None
 
 
 def _stream(recipe: TrainRecipe, corpus: TokenCorpus, processes: Processes) -> SampleStream:

@@ -2,14 +2,19 @@
 
 import copy
 
+import numpy as np
 import pytest
 import tiny
 import torch
 
+from polyreply.data.batches import DrawStream
 from polyreply.distributed import Processes
+from polyreply.em.assign import Assignment
+from polyreply.em.e_step import e_step
+from polyreply.em.em_step import EM, _parts, em_step
 from polyreply.em.m_step import m_step
 from polyreply.em.optimizer import DecoderOptimizer, learning_rate_at
-from polyreply.em.settings import OptimizerSettings
+from polyreply.em.settings import EMSettings, OptimizerSettings
 from polyreply.models.score import Limits, nll_NK
 
 K = 3
@@ -176,3 +181,55 @@ def test_learning_rates():
     cosine = OptimizerSettings(learning_rate=1.0, schedule="cosine")
     assert learning_rate_at(0, 10, cosine) == 1.0 and learning_rate_at(5, 10, cosine) == pytest.approx(0.5)
     assert learning_rate_at(7, 10, OptimizerSettings(learning_rate=0.3)) == 0.3
+
+
+class Corpus:
+    """Twelve samples, as many as a draw."""
+
+    samples = tiny.samples(lengths=[(1 + n % 5, 2 + n % 4) for n in range(12)])
+    response_lengths = samples.response_mask_NT.sum(1).numpy()
+
+    def __len__(self):
+        return 12
+
+
+class Training(EM):
+    """An EM training of a tiny model at its first step."""
+
+    def __init__(self, **settings):
+        model, corpus = fresh("t5"), Corpus()
+        optimizer = DecoderOptimizer(model, OptimizerSettings(), train_shared=False)
+        chosen = EMSettings(e_step_size=12, **settings)
+        super().__init__("eqhard-em", model, corpus, DrawStream(12, size=12), optimizer, chosen, total_steps=4)
+
+    def samples(self, ids_n):
+        return Corpus.samples.select(torch.from_numpy(ids_n))
+
+
+def test_parts_hold_every_sample_once_and_equally_many_of_each_decoder():
+    em = Training(m_step_parts=2, m_step_passes=3)
+    weights_NK = np.eye(K)[np.random.default_rng(0).permutation(np.arange(12) % K)]
+    parts = _parts(em, Assignment(weights_NK, weights_NK))
+    assert len(parts) == 6
+    assert [part.tolist() for part in parts[:2]] * 3 == [part.tolist() for part in parts]
+    assert sorted(np.concatenate(parts[:2]).tolist()) == list(range(12))
+    for part in parts:
+        assert weights_NK[part].sum(0).tolist() == [2, 2, 2]
+
+
+def test_two_passes_are_two_optimizer_steps_with_one_assignment(monkeypatch):
+    scored = []
+    monkeypatch.setattr("polyreply.em.em_step.e_step", lambda *given: scored.append(1) or e_step(*given))
+    once, twice = Training(), Training(m_step_passes=2)
+    for em in (once, twice):
+        em_step(em)
+    assert len(scored) == 2
+    states = [em.optimizer.state_dict() for em in (once, twice)]
+    assert [{int(value) for name, value in state.items() if name.endswith(".step")} for state in states] == [{1}, {2}]
+
+
+def test_a_process_without_samples_of_a_part_adds_nothing():
+    model, nobody = fresh("t5"), torch.tensor([], dtype=torch.long)
+    totals = m_step(model, tiny.samples().select(nobody), torch.zeros(0, K), num_samples=1)
+    assert totals.nll_K.tolist() == [0] * K
+    assert all(p.grad is None for p in model.parameters())

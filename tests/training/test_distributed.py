@@ -34,6 +34,7 @@ VARIANTS = {
     "learned prior, shared weights": ["method=soft-em", "model.prior=learned", "em.freeze_shared=false"],
     "an E-step over the corpus": ["method=eqhard-em", "em.e_step_scope=corpus"],
     "clipped": ["method=eqsoft-em", "optimizer.clip_norm=0.01"],
+    "two passes in parts": ["method=eqhard-em", "em.m_step_parts=2", "em.m_step_passes=2", "steps=2"],
 }
 DROPOUT = ["method=eqhard-em", "steps=3"]
 

@@ -1,0 +1,59 @@
+"""Precision: bfloat16 where the device computes in it faster than in float32.
+
+Every device can compute in bfloat16, but only some have instructions for it; the others convert back and forth and are
+slower. So `auto` asks what the device claims and, on a CPU, measures one product before it believes it.
+"""
+
+import os
+import platform
+import time
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from polyreply.errors import PolyReplyError
+
+_VARIABLE = "POLYREPLY_PRECISION"
+"""In the environment: what `auto` means, for results that must not depend on the machine."""
+_TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_WORTH = 1.2
+"""How many times as fast as float32 a product in bfloat16 must be."""
+_ROWS, _SIZE, _ROUNDS = 256, 1024, 5
+
+
+def auto_dtype(device: torch.device | str = "cpu") -> torch.dtype:
+    """The type to compute in on a device: bfloat16 where that is faster, else float32."""
+    if chosen := os.environ.get(_VARIABLE):
+        if chosen not in _TYPES:
+            raise PolyReplyError(f"{_VARIABLE}: expected {' or '.join(_TYPES)}, found {chosen!r}")
+        return _TYPES[chosen]
+    kind = torch.device(device).type
+    if kind == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
+    return torch.bfloat16 if kind == "cpu" and _cpu_pays() else torch.float32
+
+
+@lru_cache(maxsize=1)
+def _cpu_pays() -> bool:
+    """Whether the processor claims instructions for bfloat16 and is faster with them."""
+    return _cpu_claims() and _seconds(torch.float32) > _WORTH * _seconds(torch.bfloat16)
+
+
+def _cpu_claims() -> bool:
+    """Whether the processor says that it has products of bfloat16: AVX512-BF16 or AMX, or Arm's BF16."""
+    if platform.machine() in ("aarch64", "arm64"):
+        flags = Path("/proc/cpuinfo")
+        return flags.is_file() and " bf16" in flags.read_text()
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def _seconds(dtype: torch.dtype) -> float:
+    """The best time of a product of the size that adapters and layers have."""
+    x, weight = torch.ones(_ROWS, _SIZE, dtype=dtype), torch.ones(_SIZE, _SIZE, dtype=dtype)
+    times = []
+    for _ in range(_ROUNDS):
+        start = time.perf_counter()
+        torch.nn.functional.linear(x, weight)
+        times.append(time.perf_counter() - start)
+    return min(times)

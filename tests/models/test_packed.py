@@ -1,0 +1,60 @@
+"""Packed weights give what the layers give; those of eight bits come close, and only decoding uses them."""
+
+import copy
+
+import pytest
+import tiny
+import torch
+from torch import nn
+
+from polyreply.models.packed import packed, packed_linear
+from polyreply.models.score import nll_NK
+
+
+@pytest.fixture
+def model():
+    return copy.deepcopy(tiny.model("llama", dtype=torch.float32))
+
+
+def layers_of(model):
+    attention = model.backbone.model.layers[0].self_attn
+    return [attention.q_proj, attention.k_proj]
+
+
+@torch.no_grad()
+def test_eight_bits_are_close_to_the_layers(model):
+    layers, x = layers_of(model), torch.randn(7, model.model_size)
+    exact = torch.cat([layer(x) for layer in layers], -1)
+    torch.testing.assert_close(packed_linear(model, layers)(x), exact, rtol=1e-5, atol=1e-6)
+    model.decodes_in_int8 = True
+    found = packed_linear(model, layers)(x)
+    assert not torch.equal(found, exact)
+    assert (found - exact).norm() / exact.norm() < 0.05
+
+
+@torch.no_grad()
+def test_eight_bits_follow_the_weights(model):
+    model.decodes_in_int8 = True
+    layers, x = layers_of(model), torch.randn(7, model.model_size)
+    before = packed_linear(model, layers)(x)
+    layers[0].weight.mul_(2)
+    after = packed_linear(model, layers)(x)
+    size = layers[0].out_features
+    torch.testing.assert_close(after[:, :size], 2 * before[:, :size], rtol=0.02, atol=1e-3)
+    assert torch.equal(after[:, size:], before[:, size:])
+
+
+def test_scoring_is_exact_all_the_same(model):
+    expected = nll_NK(model, tiny.samples())
+    model.decodes_in_int8 = True
+    assert torch.equal(nll_NK(model, tiny.samples()), expected)
+
+
+@torch.no_grad()
+def test_layers_are_as_before_after_the_block(model):
+    layer, x = nn.Linear(4, 3), torch.randn(2, 4)
+    expected = layer(x)
+    with packed(model, [layer]):
+        torch.testing.assert_close(layer(x), expected)
+        assert "forward" in vars(layer)
+    assert "forward" not in vars(layer)

@@ -1,0 +1,63 @@
+"""bfloat16 is chosen where the device claims it and is faster with it, and nowhere else."""
+
+import pytest
+import torch
+
+from polyreply import precision
+from polyreply.errors import PolyReplyError
+from polyreply.precision import auto_dtype
+from polyreply.training.recipe import TrainRecipe
+from polyreply.training.setup import _autocast
+
+
+@pytest.fixture
+def processor(monkeypatch):
+    """Sets what the processor claims and how long a product takes in each type."""
+    monkeypatch.delenv("POLYREPLY_PRECISION")
+
+    def set_up(claims, float32, bfloat16):
+        precision._cpu_pays.cache_clear()
+        seconds = {torch.float32: float32, torch.bfloat16: bfloat16}
+        monkeypatch.setattr(precision, "_cpu_claims", lambda: claims)
+        monkeypatch.setattr(precision, "_seconds", seconds.__getitem__)
+
+    yield set_up
+    precision._cpu_pays.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "claims, float32, bfloat16, expected",
+    [
+        (True, 2.0, 1.0, torch.bfloat16),
+        (True, 1.0, 1.0, torch.float32),  # it claims too much
+        (True, 1.1, 1.0, torch.float32),  # not worth the lost digits
+        (False, 2.0, 1.0, torch.float32),
+    ],
+)
+def test_a_cpu_must_claim_it_and_be_faster(claims, float32, bfloat16, expected, processor):
+    processor(claims, float32, bfloat16)
+    assert auto_dtype("cpu") == expected
+    assert _autocast(TrainRecipe(precision="auto"), torch.device("cpu")) == (
+        torch.bfloat16 if expected == torch.bfloat16 else None
+    )
+
+
+def test_a_recipe_overrides_it(processor):
+    processor(True, 2.0, 1.0)
+    assert _autocast(TrainRecipe(precision="float32"), torch.device("cpu")) is None
+    assert _autocast(TrainRecipe(precision="bfloat16"), torch.device("cpu")) == torch.bfloat16
+
+
+def test_the_environment_says_what_auto_means(monkeypatch):
+    monkeypatch.setenv("POLYREPLY_PRECISION", "bfloat16")
+    assert auto_dtype("cpu") == torch.bfloat16
+    monkeypatch.setenv("POLYREPLY_PRECISION", "half")
+    with pytest.raises(PolyReplyError, match="expected float32 or bfloat16, found 'half'"):
+        auto_dtype("cpu")
+
+
+def test_this_processor_gets_an_answer(monkeypatch):
+    monkeypatch.delenv("POLYREPLY_PRECISION")
+    assert precision._seconds(torch.float32) > 0
+    assert precision._seconds(torch.bfloat16) > 0
+    assert auto_dtype() in (torch.float32, torch.bfloat16)
