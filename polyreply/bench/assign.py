@@ -85,7 +85,7 @@ def _measure(
     turns = {name: _Turns(each) for name, each in solves.items()}
     quick = {name: turn for name, turn in turns.items() if name not in slow}
     measured = [medians(quick, count) for _ in range(rounds)]
-    seconds = {name: min(one[name] for one in measured) for name in quick}
+    seconds: dict[str, float] = {name: min(one[name] for one in measured) for name in quick}
     warm_up = {name: other.prepare(problems[0][: 10 * K]) for name, other in slow.items()}
     seconds |= medians({name: turns[name] for name in slow}, 1, warm_up)
     return seconds, {name: turn.solutions for name, turn in turns.items()}

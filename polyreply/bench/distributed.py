@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from polyreply.bench import synthetic
-from polyreply.bench.timing import timed
+from polyreply.bench.timing import Measured, timed
 from polyreply.config import load_recipe, save_recipe
 from polyreply.errors import PolyReplyError
 from polyreply.progress import Notify
@@ -36,9 +36,9 @@ def bench_distributed(notify: Notify, *, samples: int = 320, steps: int = 2, rou
             for index, number in enumerate(measured):
                 notify(f"{number} process{'es' if number > 1 else ''}", (2 * round_index + index) / (2 * rounds))
                 measured[number].append(_launch(recipe, number, steps))
-    one, two = ({name: median(run[name] for run in runs) for name in runs[0]} for runs in measured.values())
+    one, two = ({name: Measured.of([run[name] for run in runs]) for name in runs[0]} for runs in measured.values())
     return {
-        "distributed.speedup_2": one["step_seconds"] / two["step_seconds"],
+        "distributed.speedup_2": one["step_seconds"].per(two["step_seconds"]),
         "distributed.samples_per_second_1": samples / one["step_seconds"],
         "distributed.samples_per_second_2": samples / two["step_seconds"],
         "distributed.bytes_per_step": two["bytes"],

@@ -1,11 +1,18 @@
-"""`polyreply bench reply`: ten replies to a message, against K calls of `generate`, beam search and nucleus sampling.
+"""`polyreply bench reply`: ten replies to a message, against what you would use otherwise.
 
-All use the same weights, type, threads and attention kernel, and replies of the same lengths, forced in the same way.
+- T5-small's sizes: against K calls of `generate`, beam search and nucleus sampling, with replies of natural lengths,
+  forced in the same way.
+- The shipped `smollm2-10`, where its backbone is installed: ten trained LoRAs against ten samples of the backbone by
+  `generate`, and against ten samples that share one prefilled cache; every reply has the same number of tokens.
+
+All use the same weights, threads and attention kernel. Where the processor is faster in bfloat16, all is measured in
+both types.
 """
 
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from transformers import GenerationConfig, LogitsProcessorList
 
 from polyreply.bench.t5_small import (
@@ -16,34 +23,88 @@ from polyreply.bench.t5_small import (
     natural_samples,
     t5_small,
 )
-from polyreply.bench.timing import medians
+from polyreply.bench.timing import Measured, busy_slowdown, medians
 from polyreply.decoding.all_decoders import decode
 from polyreply.decoding.settings import Decoding
 from polyreply.models.model import PolyReplyModel
+from polyreply.models.shipped import SMOLLM2_10, better_model
+from polyreply.precision import auto_dtype
 from polyreply.progress import Notify
+from polyreply.reply import PolyReply
 
 CURVE = (1, 5, 10, 20, 40)
-K = 10
+K, TOKENS = 10, 16
+MESSAGE = "Do you want to come over for dinner on Friday?"
 
 
 def bench_reply(repeats: int, notify: Notify) -> dict[str, Any]:
-    """Ratios at batch 1 and 16 under stable names, and seconds per K at batch 1."""
+    """Ratios at batch 1 and 16 under stable names, seconds per K at batch 1, and the slowdown on a busy machine."""
     figures: dict[str, Any] = {}
-    model = t5_small(K)
-    for place, batch in enumerate((1, 16)):
-        notify(f"batch {batch}", place / 3)
-        seconds = medians(_ways(model, batch), repeats)
-        figures |= {f"reply.b{batch}.{name}_seconds": value for name, value in seconds.items()}
-        for name in ("loop", "beam", "nucleus"):
-            figures[f"reply.b{batch}.vs_{name}"] = seconds[name] / seconds["ours"]
+    for dtype, suffix in precisions():
+        model = t5_small(K, dtype)
+        for place, batch in enumerate((1, 16)):
+            notify(f"batch {batch}{suffix}", place / 4)
+            figures |= _against_ours(f"reply.b{batch}", suffix, medians(reply_ways(model, batch), repeats))
     for place, num_decoders in enumerate(CURVE):
-        notify(f"K = {num_decoders}", 2 / 3 + place / 15)
-        one = t5_small(num_decoders)
-        figures[f"reply.k{num_decoders}_seconds"] = medians({"ours": _ways(one, 1)["ours"]}, repeats)["ours"]
+        notify(f"K = {num_decoders}", 0.5 + place / 20)
+        one = reply_ways(t5_small(num_decoders), 1)["ours"]
+        figures[f"reply.k{num_decoders}_seconds"] = medians({"ours": one}, repeats)["ours"]
+    notify("beside a busy process", 0.75)
+    figures |= {f"reply.{name}": value for name, value in busy_slowdown(reply_ways(t5_small(K), 1)["ours"], 3).items()}
+    if better_model() is None:
+        for dtype, suffix in precisions():
+            notify(f"smollm2-10{suffix}", 0.85)
+            figures |= _against_ours("reply.smollm2.b1", suffix, medians(_smollm2_ways(dtype), repeats))
+        notify("smollm2-10, int8", 0.95)
+        int8 = medians({"ours": _smollm2_ways("int8")["ours"]}, repeats)["ours"]
+        figures["reply.smollm2.b1.int8_seconds"] = int8
+        figures["reply.smollm2.b1.int8_gain"] = figures["reply.smollm2.b1.ours_seconds"].per(int8)
     return figures
 
 
-def _ways(model: PolyReplyModel, batch: int) -> dict[str, Callable[[], Any]]:
+def precisions() -> list[tuple[torch.dtype, str]]:
+    """The types to measure in, each with what it adds to a figure's name: bfloat16 only where it is faster."""
+    fastest = auto_dtype("cpu")
+    return [(torch.float32, "")] + ([(fastest, "_bfloat16")] if fastest == torch.bfloat16 else [])
+
+
+def _against_ours(name: str, suffix: str, seconds: dict[str, Measured]) -> dict[str, Measured]:
+    """The seconds of each way, and how many times ours each of the others is."""
+    figures = {f"{name}.{way}_seconds{suffix}": value for way, value in seconds.items()}
+    others = {way: value for way, value in seconds.items() if way != "ours"}
+    return figures | {f"{name}.vs_{way}{suffix}": value.per(seconds["ours"]) for way, value in others.items()}
+
+
+@torch.no_grad()
+def _smollm2_ways(dtype: torch.dtype | str) -> dict[str, Callable[[], Any]]:
+    """Ten replies of `TOKENS` tokens each to one message, of the shipped model and of its backbone."""
+    poly = PolyReply.from_pretrained(SMOLLM2_10, dtype=dtype)
+    model = poly.model
+    context, mask = poly._encode([(MESSAGE,)])
+    ids = {"eos_token_id": poly.tokenizer.eos_token_id, "pad_token_id": poly.tokenizer.pad_token_id}
+    lengths = {"max_new_tokens": TOKENS, "min_new_tokens": TOKENS}
+    config = GenerationConfig(**lengths, **ids)
+    sampled = GenerationConfig(do_sample=True, top_k=0, **lengths, **ids)
+
+    def ours() -> Any:
+        return decode(model, context, mask, Decoding(K, config))
+
+    def sampling() -> Any:
+        with model.routed(None):
+            options = {"attention_mask": mask.long(), "generation_config": sampled, "num_return_sequences": K}
+            return model.backbone.generate(context, **options)
+
+    def shared_prefix() -> Any:
+        with model.routed(None), torch.no_grad():
+            cache = model.backbone(context[:, :-1], use_cache=True).past_key_values
+            cache.batch_repeat_interleave(K)
+            options = {"attention_mask": mask.long().repeat(K, 1), "generation_config": sampled}
+            return model.backbone.generate(context.repeat(K, 1), past_key_values=cache, **options)
+
+    return {"ours": ours, "sampling": sampling, "shared_prefix": shared_prefix}
+
+
+def reply_ways(model: PolyReplyModel, batch: int) -> dict[str, Callable[[], Any]]:
     """The four ways to get K replies to each of `batch` messages."""
     samples = natural_samples(batch)
     context, mask = samples.context_NS, samples.context_mask_NS

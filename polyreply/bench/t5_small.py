@@ -23,12 +23,13 @@ CONTEXT_QUANTILES = (2, 5, 6, 8, 9, 10, 11, 13, 14, 15, 17, 19, 21, 23, 26, 29, 
 """The 0, 5, 10, … 100 % quantiles of the lengths, cut off at 64 tokens."""
 
 
-def t5_small(num_decoders: int) -> PolyReplyModel:
+def t5_small(num_decoders: int, dtype: torch.dtype = torch.float32) -> PolyReplyModel:
     """T5-small (6 layers, 512 wide, vocabulary of 32 128) with K decoders; weights are random."""
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"d_model": 512, "d_ff": 2048, "num_layers": 6, "num_heads": 8, "decoder_start_token_id": 0}
     config = T5Config(vocab_size=32128, **sizes)
-    return PolyReplyModel.from_backbone(T5ForConditionalGeneration(config), num_decoders=num_decoders)
+    backbone: Any = T5ForConditionalGeneration(config)
+    return PolyReplyModel.from_backbone(backbone.to(dtype), num_decoders=num_decoders)
 
 
 def natural_lengths(number: int, quantiles: tuple[int, ...], seed: int) -> list[int]:

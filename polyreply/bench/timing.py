@@ -1,4 +1,4 @@
-"""What all benchmarks share: median times, the cost of a command, and the memory a piece of work needs."""
+"""What all benchmarks share: median times, the cost of a command, a busy machine, and the memory that work needs."""
 
 import json
 import multiprocessing
@@ -6,14 +6,38 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from polyreply.errors import PolyReplyError
+from polyreply.threads import adaptive_threads
 
 Result = TypeVar("Result")
 Alternatives = Mapping[str, Callable[[], Any]]
+
+
+class Measured(float):
+    """The median of several runs, with the lowest and the highest."""
+
+    low: float
+    high: float
+
+    def __new__(cls, value: float, low: float, high: float) -> "Measured":
+        """A float that knows its spread."""
+        found = super().__new__(cls, value)
+        found.low, found.high = low, high
+        return found
+
+    @classmethod
+    def of(cls, runs: Sequence[float]) -> "Measured":
+        """The median of some runs."""
+        return cls(statistics.median(runs), min(runs), max(runs))
+
+    def per(self, other: "Measured") -> "Measured":
+        """How many times the other it is; the spread is the widest that the runs allow."""
+        return Measured(self / other, self.low / other.high, self.high / other.low)
 
 
 def timed(work: Callable[[], Result]) -> tuple[Result, float]:
@@ -23,7 +47,7 @@ def timed(work: Callable[[], Result]) -> tuple[Result, float]:
     return result, time.perf_counter() - start
 
 
-def medians(alternatives: Alternatives, repeats: int, warm_up: Alternatives | None = None) -> dict[str, float]:
+def medians(alternatives: Alternatives, repeats: int, warm_up: Alternatives | None = None) -> dict[str, Measured]:
     """Median seconds of each alternative over `repeats` consecutive runs.
 
     One run that is not counted (or a smaller `warm_up`) comes first: the first run after another alternative pays for
@@ -34,7 +58,45 @@ def medians(alternatives: Alternatives, repeats: int, warm_up: Alternatives | No
         (warm_up or alternatives)[name]()
         for _ in range(repeats):
             seconds[name].append(timed(run)[1])
-    return {name: statistics.median(runs) for name, runs in seconds.items()}
+    return {name: Measured.of(runs) for name, runs in seconds.items()}
+
+
+@contextmanager
+def busy_process(nice: int = 0) -> Iterator[None]:
+    """Another process that keeps one core busy while the block lasts."""
+    process = subprocess.Popen([sys.executable, "-c", f"import os; os.nice({nice})\nwhile True: pass"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def rate(work: Callable[[], Any], seconds: float) -> float:
+    """Calls of `work` per second, over at least some seconds; as many before them are not counted."""
+    for counted in (False, True):
+        start, calls = time.perf_counter(), 0
+        while time.perf_counter() - start < (seconds if counted else seconds / 2):
+            work()
+            calls += 1
+    return calls / (time.perf_counter() - start)
+
+
+def busy_slowdown(work: Callable[[], Any], seconds: float, rounds: int = 3) -> dict[str, Measured]:
+    """How many times slower work is beside a busy process, of equal priority and at nice 10.
+
+    `idle_cost` is how many times slower an idle machine is because the work adapts its threads.
+    """
+    runs: dict[str, list[float]] = {"busy_slowdown": [], "busy_slowdown_nice10": [], "idle_cost": []}
+    for _ in range(rounds):
+        fixed = rate(work, seconds)
+        with adaptive_threads():
+            idle = rate(work, seconds)
+            for name, nice in (("busy_slowdown", 0), ("busy_slowdown_nice10", 10)):
+                with busy_process(nice):
+                    runs[name].append(idle / rate(work, seconds))
+        runs["idle_cost"].append(fixed / idle)
+    return {name: Measured.of(found) for name, found in runs.items()}
 
 
 # Linux counts the memory of the process that starts a command into the command's peak (fork shares it until exec). So

@@ -60,15 +60,20 @@ def _run(names: list[str], as_json: bool, options: dict[str, Any]) -> None:
     from polyreply.cli.display import print_json, print_table
     from polyreply.progress import progress_bar
 
-    figures: dict[str, Figures] = {}
+    figures: Figures = {}
     for name in names:
         with progress_bar() as notify:
-            figures[name] = BENCHES[name][1](notify, **options)
-        if not as_json:
-            rows = [[figure, f"{value:.4g}"] for figure, value in figures[name].items()]
-            print_table(BENCHES[name][0], ("figure", "value"), rows)
+            figures |= BENCHES[name][1](notify, **options)
+    spreads = {name: (value.low, value.high) for name, value in figures.items() if hasattr(value, "low")}
     if as_json:
-        print_json({figure: value for part in figures.values() for figure, value in part.items()})
+        print_json(figures | {f"{name}.spread": spread for name, spread in spreads.items()})
+        return
+    rows = [[name, f"{value:.4g}", _range(spreads.get(name))] for name, value in figures.items()]
+    print_table(BENCHES[names[0]][0] if len(names) == 1 else "Benchmarks", ("figure", "value", "spread"), rows)
+
+
+def _range(spread: tuple[float, float] | None) -> str:
+    return f"{spread[0]:.3g} to {spread[1]:.3g}" if spread else ""
 
 
 @bench.command(name="all")
@@ -132,6 +137,28 @@ def distributed(
     return bench_distributed(notify, samples=n, rounds=rounds)
 
 
+@_benchmark("EM training")
+def em(
+    notify: Notify,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="A folder made by `polyreply prepare`, to compare variants of the E-step on."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="Processor time of each variant's training.")] = 90,
+    seed: Annotated[int, typer.Option(help="Decides what a variant's training draws.")] = 0,
+) -> Figures:
+    """EM training beside a busy process and, with --data, what cheaper E-steps have learnt after the same time.
+
+    \b
+    Examples:
+      polyreply bench em
+      polyreply bench em --data data/circa --json
+    """
+    from polyreply.bench.em import bench_em
+
+    return bench_em(notify, data=data, seconds=seconds, seed=seed)
+
+
 @_benchmark("Metrics")
 def metrics(
     notify: Notify,
@@ -171,7 +198,7 @@ def prefix(
 
 @_benchmark("Replies")
 def reply(notify: Notify, repeats: Rounds = 3) -> Figures:
-    """Ten replies in one pass against K calls of generate, beam search and nucleus sampling (T5-small, K=10).
+    """Ten replies in one pass against K calls of generate, beam search and sampling (T5-small and smollm2-10, K=10).
 
     \b
     Examples:
@@ -183,11 +210,25 @@ def reply(notify: Notify, repeats: Rounds = 3) -> Figures:
     return bench_reply(repeats, notify)
 
 
+@_benchmark("Roofline")
+def roofline(notify: Notify, repeats: Rounds = 3) -> Figures:
+    """The share of the processor's arithmetic and memory speed that scoring and decoding reach (T5-small, K=10).
+
+    \b
+    Examples:
+      polyreply bench roofline
+      polyreply bench roofline --repeats 5 --json
+    """
+    from polyreply.bench.roofline import bench_roofline
+
+    return bench_roofline(notify, repeats=repeats)
+
+
 @_benchmark("Scoring")
 def score(
     notify: Notify,
-    n: Annotated[int, typer.Option("--n", min=1, help="Samples to score.")] = 640,
-    repeats: Rounds = 1,
+    n: Annotated[int, typer.Option("--n", min=1, help="Samples to score.")] = 64,
+    repeats: Rounds = 3,
 ) -> Figures:
     """Scoring all K decoders in one pass against a loop over decoders and the paper's authors' way (T5-small, K=10).
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from polyreply.em.settings import EMSettings
 from polyreply.models.model import PolyReplyModel
-from polyreply.models.score import Limits, Samples, nll_NK
+from polyreply.models.score import Limits, Samples, nll_NK, nll_pairs
 
 
 class Likelihoods(NamedTuple):
@@ -28,7 +28,8 @@ def e_step(
     """Score samples under all decoders, in chunks of similar length; the result is in the samples' order.
 
     Dropout is off unless the settings say otherwise. `settings.e_step_max_tokens` scores only the beginning of each
-    response, which costs less and often gives the same assignment.
+    response, which costs less and often gives the same assignment; `settings.e_step_candidates` scores the whole of it
+    under the decoders that are best at its beginning.
     """
     settings, limits = settings or EMSettings(), limits or Limits()
     if not len(samples):
@@ -45,9 +46,26 @@ def e_step(
     model.train(settings.e_step_dropout)
     try:
         nll = nll_NK(model, scored, reduce=settings.likelihood, limits=limits)
+        if settings.e_step_candidates is not None:
+            nll = _whole(model, samples, nll, settings, limits)
         return Likelihoods(nll.double(), _log_prior(model, samples, limits).double())
     finally:
         model.train(was_training)
+
+
+def _whole(model: PolyReplyModel, samples: Samples, nll: Tensor, settings: EMSettings, limits: Limits) -> Tensor:
+    """NLL of whole responses under the decoders that explain their beginnings best.
+
+    The other decoders cannot win. They are given what their own beginnings cost and, for the rest, what it costs the
+    candidates on average, so that they stay behind by as much as they were.
+    """
+    number = min(settings.e_step_candidates or 1, model.num_decoders)
+    candidates_NC = nll.topk(number, largest=False).indices
+    sample_P = torch.arange(len(nll), device=nll.device).repeat_interleave(number)
+    whole_P = nll_pairs(model, samples, sample_P, candidates_NC.flatten(), reduce=settings.likelihood, limits=limits)
+    whole_NC = whole_P.view(-1, number)
+    rest_N1 = (whole_NC - nll.gather(1, candidates_NC)).mean(1, keepdim=True)
+    return (nll + rest_N1).scatter(1, candidates_NC, whole_NC)
 
 
 def _log_prior(model: PolyReplyModel, samples: Samples, limits: Limits) -> Tensor:

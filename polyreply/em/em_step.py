@@ -77,7 +77,7 @@ class EM:
         """Tokens of some samples whose NLL the E-step sums; None if it takes their mean."""
         if self.settings.likelihood == "mean":
             return None
-        longest = self.settings.e_step_max_tokens
+        longest = self.settings.e_step_max_tokens if self.settings.e_step_candidates is None else None
         return np.minimum(self.corpus.response_lengths[ids_N], longest or np.iinfo(np.int32).max)
 
     @contextmanager

@@ -30,6 +30,9 @@ class EMSettings:
     """Assign each draw of N samples by itself, or a whole epoch at once before it begins."""
     e_step_max_tokens: int | None = None
     """Score only the first tokens of each response; None means all."""
+    e_step_candidates: int | None = None
+    """With `e_step_max_tokens`: score whole responses under this many decoders, those that explain the beginning best;
+    None scores no more than the beginnings."""
     m_step_parts: int = 1
     """Optimizer steps in which a draw is trained on, each on an equal part of every decoder's samples."""
     m_step_passes: int = 1
@@ -53,6 +56,11 @@ class EMSettings:
             yield f"e_step_size is {self.e_step_size}; use 1 or more"
         if self.e_step_max_tokens is not None and self.e_step_max_tokens < 1:
             yield f"e_step_max_tokens is {self.e_step_max_tokens}; use 1 or more, or leave it out"
+        if self.e_step_candidates is not None and (self.e_step_candidates < 1 or self.e_step_max_tokens is None):
+            yield (
+                f"e_step_candidates is {self.e_step_candidates} and e_step_max_tokens {self.e_step_max_tokens}; use 1 "
+                "or more candidates, found by the beginnings that e_step_max_tokens sets"
+            )
         for name in ("m_step_parts", "m_step_passes"):
             if getattr(self, name) < 1:
                 yield f"{name} is {getattr(self, name)}; use 1 or more"

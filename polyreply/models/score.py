@@ -122,6 +122,34 @@ def nll_NK(
     return result
 
 
+@torch.no_grad()
+def nll_pairs(
+    model: PolyReplyModel,
+    samples: Samples,
+    sample_P: Tensor,
+    decoder_P: Tensor,
+    *,
+    reduce: Reduce = "sum",
+    limits: Limits | None = None,
+) -> Tensor:
+    """−log p(response | z=k, context) of some pairs of sample and decoder, (P,), as `nll_NK` gives it for all."""
+    limits = limits or Limits()
+    result = torch.zeros(len(sample_P), dtype=_wide_type(model.dtype), device=sample_P.device)
+    for chunk in _chunks(_lengths(model, samples)[sample_P], limits.max_tokens, 1):
+        adapt()
+        index = chunk[torch.argsort(decoder_P[chunk], stable=True)]
+        part = samples.select(sample_P[index])
+        first_U, context_R = part.different_contexts()
+        contexts = part.select(first_U)
+        rows = Rows.pairs(context_R, decoder_P[index], len(contexts))
+        memory = model.encode(contexts.context_NS, contexts.context_mask_NS, rows)
+        mask_RT = part.response_mask_NT
+        with packed(model, [model.backbone.get_output_embeddings()], for_decoding=False):
+            nll_RT = token_nll(model, memory, rows, part.response_NT, mask_RT, lean=True, limits=limits)
+        result[index] = _reduce(nll_RT, mask_RT, reduce)
+    return result
+
+
 def _scored_chunks(
     model: PolyReplyModel, samples: Samples, decoders: Sequence[int], limits: Limits
 ) -> Iterator[tuple[Tensor, Rows, Memory]]:

@@ -26,7 +26,7 @@ def test_all_ways_of_scoring_agree():
 
 def test_every_way_of_replying_gives_replies_of_the_forced_lengths():
     model, batch = small_model(32128), 2
-    ways = reply._ways(model, batch)
+    ways = reply.reply_ways(model, batch)
     lengths = t5_small.natural_lengths(batch * 3, t5_small.RESPONSE_QUANTILES, seed=batch)
     expected = [sorted(lengths[:3]), sorted(lengths[3:])]
     assert [sorted(len(response.tokens) for response in row) for row in ways["ours"]()] == expected

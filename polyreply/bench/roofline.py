@@ -1,0 +1,63 @@
+"""`polyreply bench roofline`: how close scoring and decoding come to what the processor can do.
+
+Scoring is bound by arithmetic, so its FLOP are compared with those of a large product; decoding a few rows is bound by
+reading weights, so its bytes are compared with what reading memory achieves. Both count the weights that cannot be
+avoided: attention, norms and softmax are on top and count as loss.
+"""
+
+from typing import Any
+
+import torch
+
+from polyreply.bench.reply import reply_ways
+from polyreply.bench.t5_small import RESPONSE_QUANTILES, natural_lengths, natural_samples, t5_small
+from polyreply.bench.timing import medians
+from polyreply.models.model import PolyReplyModel
+from polyreply.models.score import nll_NK
+from polyreply.progress import Notify
+
+K, SAMPLES = 10, 32
+_ROWS, _SIZE = 1024, 2048
+_FLOATS = 1 << 26
+"""Of an array much larger than any cache."""
+
+
+def bench_roofline(notify: Notify, *, repeats: int = 3) -> dict[str, Any]:
+    """What the processor measured, what a pass needs at least, and the share of the bound that is reached."""
+    notify("processor", 0.0)
+    x, weight, array = torch.rand(_ROWS, _SIZE), torch.rand(_SIZE, _SIZE), torch.rand(_FLOATS)
+    peak = medians({"product": lambda: x @ weight, "read": array.sum}, repeats)
+    flops, bandwidth = 2 * _ROWS * _SIZE**2 / peak["product"], 4 * _FLOATS / peak["read"]
+    notify("scoring and decoding", 0.3)
+    model, samples = t5_small(K), natural_samples(SAMPLES)
+    seconds = medians({"score": lambda: nll_NK(model, samples), "reply": reply_ways(model, 1)["ours"]}, repeats)
+    tokens = K * int(samples.response_mask_NT.sum())
+    steps = max(natural_lengths(K, RESPONSE_QUANTILES, seed=1))
+    score_flop, reply_bytes = 2 * _weights(model) * tokens, 4 * _weights_read(model, steps)
+    return {
+        "roofline.gflops": flops / 1e9,
+        "roofline.memory_gb_per_second": bandwidth / 1e9,
+        "roofline.score_gflop": score_flop / 1e9,
+        "roofline.score_share": score_flop / flops / seconds["score"],
+        "roofline.reply_b1_gb": reply_bytes / 1e9,
+        "roofline.reply_b1_share": reply_bytes / bandwidth / seconds["reply"],
+    }
+
+
+def _weights(model: PolyReplyModel) -> int:
+    """Weights that a response token of one decoder is multiplied with: its layers, its adapters and the vocabulary."""
+    return _shared(model) + _count(model.adapters) // model.num_decoders
+
+
+def _weights_read(model: PolyReplyModel, steps: int) -> int:
+    """Weights that are read when one token of each row follows the other: everything of the decoders in every step."""
+    return steps * (_shared(model) + _count(model.adapters))
+
+
+def _shared(model: PolyReplyModel) -> int:
+    """Weights that all decoders have in common, without the encoder's."""
+    return _count(model.decoders[0].block) + int(model.backbone.get_output_embeddings().weight.numel())
+
+
+def _count(module: Any) -> int:
+    return sum(int(p.numel()) for p in module.parameters())
