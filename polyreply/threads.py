@@ -22,8 +22,8 @@ _WINDOW = 0.3
 """Seconds between two looks; processor times are counted in hundredths."""
 _SLACK = 0.25
 """How many cores others may use before a thread gives way."""
-_QUIET_LOOKS = 3
-"""Looks in a row that must find room before a thread is added."""
+_LOOKS_TO_FALL, _LOOKS_TO_RISE = 2, 3
+"""Looks in a row that must find less, or more, room before the number of threads changes."""
 _SET_BY_USER = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -58,7 +58,7 @@ class Threads:
 
     def __init__(self, most: int, cores: int, read: Callable[[], Usage] = usage_now) -> None:
         self.most = self.now = most
-        self._cores, self._read, self._last, self._quiet = cores, read, read(), 0
+        self._cores, self._read, self._last, self._looks = cores, read, read(), 0
 
     def look(self) -> int:
         """The number of threads to use from now on; the load is read once in a while."""
@@ -71,9 +71,12 @@ class Threads:
         seconds = self._last.clock - before.clock
         others = (self._last.everybody - before.everybody) - (self._last.own - before.own)
         room = max(1, min(self.most, int(self._cores - others / seconds + _SLACK)))
-        self._quiet = self._quiet + 1 if room > self.now else 0
-        if room < self.now or self._quiet >= _QUIET_LOOKS:
-            self.now, self._quiet = room, 0
+        if room == self.now:
+            self._looks = 0
+            return
+        self._looks = max(self._looks, 0) + 1 if room > self.now else min(self._looks, 0) - 1
+        if self._looks in (_LOOKS_TO_RISE, -_LOOKS_TO_FALL):
+            self.now, self._looks = room, 0
 
 
 _threads: Threads | None = None

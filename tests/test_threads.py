@@ -37,7 +37,7 @@ def test_one_busy_process_costs_one_thread_and_gives_it_back(machine):
     control = Threads(4, 4, machine.read)
     assert [machine.work(control) for _ in range(3)] == [4, 4, 4]
     machine.others = 0.9
-    assert machine.work(control) == 3
+    assert [machine.work(control) for _ in range(3)] == [4, 3, 3]
     machine.others = 0.0
     assert [machine.work(control) for _ in range(4)] == [3, 3, 4, 4]
 
@@ -45,7 +45,14 @@ def test_one_busy_process_costs_one_thread_and_gives_it_back(machine):
 def test_there_is_always_one_thread(machine):
     control = Threads(2, 2, machine.read)
     machine.others = 7.0
-    assert machine.work(control) == 1
+    assert [machine.work(control) for _ in range(3)] == [2, 1, 1]
+
+
+def test_a_moment_of_load_changes_nothing(machine):
+    control = Threads(2, 2, machine.read)
+    for others in (2.0, 0.0, 2.0, 0.0):
+        machine.others = others
+        assert machine.work(control) == 2
 
 
 def test_a_little_load_of_others_changes_nothing(machine):
