@@ -51,7 +51,7 @@ def bench_reply(repeats: int, notify: Notify) -> dict[str, Any]:
         figures[f"reply.k{num_decoders}_seconds"] = medians({"ours": one}, repeats)["ours"]
     notify("beside a busy process", 0.75)
     figures |= {f"reply.{name}": value for name, value in busy_slowdown(reply_ways(t5_small(K), 1)["ours"], 3).items()}
-    if better_model() is None:
+    if not better_model():
         for dtype, suffix in precisions():
             notify(f"smollm2-10{suffix}", 0.85)
             figures |= _against_ours("reply.smollm2.b1", suffix, medians(_smollm2_ways(dtype), repeats))

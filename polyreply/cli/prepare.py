@@ -12,7 +12,7 @@ def prepare(
         typer.Argument(
             metavar="INPUT",
             help="A folder with train/valid/test files, whose splits are kept; or dialogue files, which are split by "
-            "dialogue; or a corpus: chitchat, smalltalk-explicit, smalltalk-implicit; or a Hugging Face dataset, "
+            "dialogue; or a corpus: chitchat, messages, smalltalk-explicit, smalltalk-implicit; or a Hugging Face dataset, "
             "hf:NAME.",
         ),
     ],

@@ -7,7 +7,7 @@ add its own entry before it calls `prepare`; docs/data.md has an example.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from polyreply.data import chitchat
+from polyreply.data import chitchat, messages
 from polyreply.data.dialogue import Dialogue, Split
 from polyreply.data.read import Row
 
@@ -39,6 +39,7 @@ def _smalltalk_implicit(split: Split, seed: int) -> Iterable[Dialogue]:
 
 CORPORA: dict[str, Corpus] = {
     "chitchat": Corpus(lambda split, seed: chitchat.conversations(split)),
+    "messages": Corpus(lambda split, seed: messages.rows(split)),
     "smalltalk-explicit": Corpus(_smalltalk_explicit, templated=True),
     "smalltalk-implicit": Corpus(_smalltalk_implicit, templated=True),
 }

@@ -36,7 +36,7 @@ def test_the_documented_corpus_is_prepared(tmp_path, capsys):
     assert capsys.readouterr().out == "6 pairs to train on\n"
     rows = list(read_dialogues(tmp_path / "data/weather/train.jsonl.gz"))
     assert rows[0] == Dialogue(("What is the weather in Oslo?",), ("Snow since dawn.", "Ask me when I am in Oslo."))
-    assert EMBEDDED == ("chitchat", "smalltalk-explicit", "smalltalk-implicit")
+    assert EMBEDDED == ("chitchat", "messages", "smalltalk-explicit", "smalltalk-implicit")
 
 
 def test_the_documented_rows_become_a_data_folder(tmp_path):
