@@ -56,5 +56,5 @@ def test_a_corpus_is_called_with_each_split_and_the_seed(tmp_path):
     splits = data_folder("mine", tmp_path / "folder", seed=7)
     assert calls == [("train", 7), ("valid", 7), ("test", 7)]
     assert sorted(path.name for path in splits.iterdir()) == ["test.jsonl.gz", "train.jsonl.gz", "valid.jsonl.gz"]
-    with pytest.raises(DataError, match="chitchat, smalltalk-explicit, smalltalk-implicit, mine"):
+    with pytest.raises(DataError, match="chitchat, messages, smalltalk-explicit, smalltalk-implicit, mine"):
         prepare("other", tmp_path / "out")
