@@ -1,0 +1,100 @@
+"""A sharded backbone computes what a whole one does, however unequal the processes' work is."""
+
+import os
+
+import pytest
+import tiny
+import torch
+from forks import context, places
+from safetensors.torch import load_file, save_file
+from transformers import GenerationConfig
+
+from polyreply.decoding import all_decoders, single_decoder
+from polyreply.distributed import connected
+from polyreply.models.score import Limits, backward_nll, nll_NK
+from polyreply.models.sharded import ShardedLayers
+
+VARIANTS = {
+    "t5": ("t5", {}),
+    "t5, LoRA": ("t5", tiny.LORA),
+    "t5, LoRA on everything": ("t5", tiny.EVERYTHING),
+    "gpt2": ("gpt2", {}),
+    "gpt2, LoRA": ("gpt2", tiny.LORA),
+    "llama": ("llama", {}),
+    "llama, after layers": ("llama", {"adapter_sites": "layer"}),
+    "llama, LoRA": ("llama", tiny.LORA),
+    "llama, LoRA on everything": ("llama", tiny.EVERYTHING),
+}
+SHARES = {"more and fewer": ([0, 1, 3, 4], [2]), "all and none": ([0, 1, 2, 3, 4], [])}
+SMALL = Limits(max_tokens=20, max_logits=3 * tiny.VOCABULARY)
+GREEDY = GenerationConfig(max_new_tokens=7, eos_token_id=tiny.EOS, pad_token_id=tiny.PAD)
+
+
+def measure(model, own, exchange):
+    """NLL, gradients and replies for a share of the samples, as tensors by name."""
+    samples = tiny.samples()
+    for parameter in model.shared_parameters():
+        parameter.requires_grad_(False)
+    weights_NK = torch.rand(len(samples), 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    weights_NK[0, 1] = weights_NK[3, :2] = 0
+    found = {"nll": torch.zeros_like(weights_NK)}
+    if own:
+        part = samples.select(torch.tensor(own))
+        found["nll"][own] = nll_NK(model, part, limits=SMALL)
+        backward_nll(model, part, weights_NK[own], limits=SMALL)
+    for number, parameter in enumerate(model.decoder_parameters()):
+        found[f"gradient.{number}"] = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+    exchange(found.values())
+    ways = {"decoders": all_decoders.decode, "beam": single_decoder.beam}
+    for name, way in ways.items() if own else ():
+        replies = way(model, part.context_NS, part.context_mask_NS, tiny.request(GREEDY))
+        for place, responses in zip(own, replies, strict=True):
+            for number, response in enumerate(responses):
+                found[f"{name}.{place}.{number}"] = torch.tensor(response.tokens)
+    return found
+
+
+def work(environment, folder):
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    with connected("") as processes:
+        for variant, (name, settings) in VARIANTS.items():
+            for split, shares in SHARES.items():
+                model = tiny.model(name, **settings)
+                model.sharded = ShardedLayers(model, processes)
+                processes.before_exchange = model.sharded.help_others
+                found = measure(model, shares[processes.rank], processes.sum_)
+                whole = model.sharded.whole() if processes.is_main else {}
+                processes.any(False)
+                found |= {f"whole.{name}": weight for name, weight in whole.items()}
+                save_file(found, folder / f"{variant}.{split}.{processes.rank}")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sharded")
+    team = [context.Process(target=work, args=(place, folder)) for place in places(2)]
+    for process in team:
+        process.start()
+    for process in team:
+        process.join(120)
+        assert process.exitcode == 0
+    return folder
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("split", SHARES)
+def test_nll_gradients_replies_and_weights_equal_those_of_a_whole_backbone(variant, split, folder):
+    name, settings = VARIANTS[variant]
+    model = tiny.model(name, **settings)
+    expected = measure(model, [0, 1, 2, 3, 4], lambda tensors: None)
+    first, second = (load_file(folder / f"{variant}.{split}.{rank}") for rank in range(2))
+    whole = {name.removeprefix("whole."): first.pop(name) for name in [*first] if name.startswith("whole.")}
+    assert {**first, **second}.keys() == expected.keys()
+    for name, value in expected.items():
+        for found in (first, second):
+            if name in found:
+                torch.testing.assert_close(found[name], value)
+    parameters = dict(model.named_parameters())
+    assert len(whole) > 0.7 * len(list(model.backbone.parameters()))
+    assert all(torch.equal(parameters[name], weight) for name, weight in whole.items())
