@@ -9,6 +9,8 @@ Legend: N items (samples, batches) over all processes, n of this one, W processe
 import json
 import os
 import re
+import resource
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -172,6 +174,16 @@ class Processes:
         with self._communicating():
             act()
         self.bytes_sent += num_bytes
+
+    def peak_memory(self) -> list[int]:
+        """The most memory that each process has held so far, in bytes: of its GPU, or of the machine."""
+        import torch
+
+        device = torch.device(self.device)
+        if device.type == "cuda":
+            return self.gather_json(torch.cuda.max_memory_allocated(device))
+        scale = 1 if sys.platform == "darwin" else 1 << 10  # ru_maxrss is in bytes there, in kilobytes elsewhere
+        return self.gather_json(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale)
 
     def main_first(self, make: Callable[[], T], *, one_by_one: bool = False) -> T:
         """Call `make` on the main process and then on the others, which may find its result in a cache.

@@ -119,7 +119,7 @@ class PolyReplyModel(PreTrainedModel):
             self.config.backbone_reference = reference_to(self, tokenizer)
             options["state_dict"] = own_weights(self)
         elif self.sharded is not None:
-            options["state_dict"] = {**self.state_dict(), **self.sharded.whole()}
+            options["state_dict"] = {**self.state_dict(), **self.sharded_weights()}
         super().save_pretrained(save_directory, **options)
 
     @classmethod
@@ -157,6 +157,10 @@ class PolyReplyModel(PreTrainedModel):
         """About how many numbers the layers compute for one token, all of which a backward pass needs."""
         layers = linear_layers(self.backbone, self.family.decoder)
         return max(1, sum(sum(linear_sizes(layer)) for _, layer in layers))
+
+    def sharded_weights(self) -> dict[str, Tensor]:
+        """Whole copies of the weights of which each process holds a share, by name; the other processes have to help."""
+        return {} if self.sharded is None else self.sharded.whole()
 
     def plain_backbone(self) -> PreTrainedModel:
         """A copy of the backbone without adapters, as stage 1 left it."""

@@ -159,6 +159,7 @@ class Run:
         self.processes.on_main(
             lambda: artifacts.write_results(self.folder, self.recipe, self.poly, usage, scores, replies)
         )
+        self._report_memory()
         if self.recipe.trackers:
             self.accelerator.end_training()
         return self.poly
@@ -310,6 +311,15 @@ class Run:
                 self.log.write("alarm", alarm.to_json())
             self.callbacks.on_message(alarm.message)
         return alarms
+
+    def _report_memory(self) -> None:
+        """Log the most memory that each process has held, loading and saving included."""
+        peaks = self.processes.peak_memory()
+        if self.processes.is_main:
+            self.timings.write("memory", {"step": self.step, "peak_bytes": peaks})
+        if self.processes.size > 1:
+            each = ", ".join(f"{peak / 1e9:.2f}" for peak in peaks)
+            self.callbacks.on_message(f"peak memory of each process: {each} GB")
 
     def _raise_if_interrupted(self) -> None:
         if self.processes.any(self.is_interrupted):
