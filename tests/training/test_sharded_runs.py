@@ -13,11 +13,11 @@ from polyreply.data.tokenizer import texts_of, train_tokenizer
 from polyreply.errors import RecipeError
 from polyreply.training import run_log
 
-EXACT = ["precision=float64", "steps=3", "optimizer.learning_rate=0.02", "checkpoint.every=1"]
+EXACT = ["precision=float64", "steps=3", "em.e_step_size=12", "optimizer.learning_rate=0.02", "checkpoint.every=1"]
 LORA = ["model.adapter=lora", "model.lora={rank: 2}"]
 VARIANTS = {
     # its last draw has one sample, so one process has none
-    "t5": ["model.backbone=mini", "model.mini.dropout=0.0", "method=soft-em", "em.e_step_size=90", "model.prior=learned"],
+    "t5": ["model.backbone=mini", "model.mini.dropout=0.0", "method=soft-em", "em.e_step_size=30", "model.prior=learned"],
     "gpt2, LoRA": ["model.backbone=gpt2", *LORA, "model.adapt=everything", "em.e_step_scope=corpus"],
     "llama, LoRA": ["model.backbone=llama", *LORA, "model.save=reference"],
 }
@@ -28,7 +28,7 @@ def backbones(tmp_path_factory):
     """A data folder of an odd number of rows, beside folders with an untrained GPT-2 and an untrained Llama."""
     folder = tmp_path_factory.mktemp("sharded")
     (folder / "data").mkdir()
-    write_corpus(folder / "data", rows=91)
+    write_corpus(folder / "data", rows=31)
     tokenizer = train_tokenizer(texts_of(split_files(folder / "data")["train"]), vocab_size=400)
     ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None}
     none = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
