@@ -9,7 +9,6 @@ Legend: N items (samples, batches) over all processes, n of this one, W processe
 import json
 import os
 import re
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -177,6 +176,8 @@ class Processes:
 
     def peak_memory(self) -> list[int]:
         """The most memory that each process has held so far, in bytes: of its GPU, or of the machine."""
+        import resource
+
         import torch
 
         device = torch.device(self.device)

@@ -159,7 +159,7 @@ class PolyReplyModel(PreTrainedModel):
         return max(1, sum(sum(linear_sizes(layer)) for _, layer in layers))
 
     def sharded_weights(self) -> dict[str, Tensor]:
-        """Whole copies of the weights of which each process holds a share, by name; the other processes have to help."""
+        """Whole copies of the weights of which processes hold shares, by name; the other processes have to help."""
         return {} if self.sharded is None else self.sharded.whole()
 
     def plain_backbone(self) -> PreTrainedModel:

@@ -1,6 +1,7 @@
 """A sharded backbone computes what a whole one does, however unequal the processes' work is."""
 
 import os
+import time
 
 import pytest
 import tiny
@@ -73,15 +74,32 @@ def work(environment, folder):
             save_file(found, folder / f"{variant}.{processes.rank}")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("sharded")
-    team = [context.Process(target=work, args=(place, folder)) for place in places(2)]
+def take_turns(environment, file):
+    os.environ.update(environment)
+
+    def load():
+        for what in ("begins", "ends"):
+            with file.open("a") as stream:
+                stream.write(f"{environment['RANK']} {what}\n")
+            time.sleep(0.2)
+
+    with connected("") as processes:
+        processes.main_first(load, one_by_one=True)
+
+
+def launch(target, number, argument):
+    team = [context.Process(target=target, args=(place, argument)) for place in places(number)]
     for process in team:
         process.start()
     for process in team:
         process.join(120)
         assert process.exitcode == 0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sharded")
+    launch(work, 2, folder)
     return folder
 
 
@@ -102,3 +120,9 @@ def test_nll_gradients_replies_and_weights_equal_those_of_a_whole_backbone(varia
     assert all(torch.equal(parameters[name], weight) for name, weight in whole.items())
     number, sharded = model.backbone.num_parameters(), sum(weight.numel() for weight in whole.values())
     assert sharded > number / 2 and held == 2 * number - sharded
+
+
+def test_processes_of_a_machine_load_one_after_the_other(tmp_path):
+    launch(take_turns, 3, tmp_path / "turns")
+    turns = [f"{rank} {what}" for rank in range(3) for what in ("begins", "ends")]
+    assert (tmp_path / "turns").read_text().splitlines() == turns

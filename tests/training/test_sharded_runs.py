@@ -1,6 +1,5 @@
 """Two processes with half a backbone each train what one process with a whole one would, and leave the same files."""
 
-
 import pytest
 import team
 import torch
@@ -16,8 +15,10 @@ from polyreply.training import run_log
 EXACT = ["precision=float64", "steps=3", "em.e_step_size=12", "optimizer.learning_rate=0.02", "checkpoint.every=1"]
 LORA = ["model.adapter=lora", "model.lora={rank: 2}"]
 VARIANTS = {
-    # its last draw has one sample, so one process has none
-    "t5": ["model.backbone=mini", "model.mini.dropout=0.0", "method=soft-em", "em.e_step_size=30", "model.prior=learned"],
+    "t5": [
+        *("model.backbone=mini", "model.mini.dropout=0.0", "method=soft-em", "model.prior=learned"),
+        "em.e_step_size=30",  # its last draw has one sample, so one process has none
+    ],
     "gpt2, LoRA": ["model.backbone=gpt2", *LORA, "model.adapt=everything", "em.e_step_scope=corpus"],
     "llama, LoRA": ["model.backbone=llama", *LORA, "model.save=reference"],
 }
