@@ -92,7 +92,7 @@ def launch(target, number, argument):
     for process in team:
         process.start()
     for process in team:
-        process.join(120)
+        process.join(600)
         assert process.exitcode == 0
 
 

@@ -17,6 +17,7 @@ LORA = ["model.adapter=lora", "model.lora={rank: 2}"]
 VARIANTS = {
     "t5": [
         *("model.backbone=mini", "model.mini.dropout=0.0", "method=soft-em", "model.prior=learned"),
+        "model.mini.d_ff=25",  # cannot be halved
         "em.e_step_size=30",  # its last draw has one sample, so one process has none
     ],
     "gpt2, LoRA": ["model.backbone=gpt2", *LORA, "model.adapt=everything", "em.e_step_scope=corpus"],
