@@ -9,6 +9,7 @@ Legend: N items (samples, batches) over all processes, n of this one, W processe
 import json
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -69,6 +70,9 @@ class Processes:
         self.rank, self.size, self.device, self.advice = rank, size, device, advice
         self.bytes_sent, self.seconds = 0, 0.0
         """What this process has sent so far, and the time it has spent on that, waiting included."""
+        self.before_exchange: Callable[[], None] = lambda: None
+        """Called before each collective, for what other processes may still have to compute together with this one."""
+        self._numbers: Any = None
 
     @staticmethod
     def of(accelerator: "Accelerator") -> "Processes":
@@ -102,6 +106,7 @@ class Processes:
             return
         import torch
 
+        self.before_exchange()
         for bucket in _buckets(tensors):
             flat = torch.cat([tensor.flatten() for tensor in bucket])
             with self._communicating(flat):
@@ -115,6 +120,7 @@ class Processes:
             return own_nK
         import torch
 
+        self.before_exchange()
         most = -(-total // self.size)
         padded = torch.zeros(most, *own_nK.shape[1:], dtype=own_nK.dtype, device=self.device)
         padded[: len(own_nK)] = own_nK
@@ -151,10 +157,40 @@ class Processes:
         self.sum_((count,))
         return bool(count.item() > 0)
 
-    def main_first(self, make: Callable[[], T]) -> T:
+    def least(self, number: int) -> int:
+        """The smallest of all processes' numbers. Unlike the other collectives it does not call `before_exchange`."""
+        import torch
+
+        if self._numbers is None:  # over gloo, so that a GPU need not finish its work before the answer is known
+            self._numbers = torch.distributed.new_group(backend="gloo", timeout=_LONGEST_WAIT)
+        own = torch.tensor([number])
+        with self._communicating(own):
+            torch.distributed.all_reduce(own, torch.distributed.ReduceOp.MIN, self._numbers)
+        return int(own)
+
+    def together(self, act: Callable[[], object], num_bytes: int) -> None:
+        """Do something that itself sends `num_bytes`; all processes have to do it, and `before_exchange` may."""
+        with self._communicating():
+            act()
+        self.bytes_sent += num_bytes
+
+    def peak_memory(self) -> list[int]:
+        """The most memory that each process has held so far, in bytes: of its GPU, or of the machine."""
+        import resource
+
+        import torch
+
+        device = torch.device(self.device)
+        if device.type == "cuda":
+            return self.gather_json(torch.cuda.max_memory_allocated(device))
+        scale = 1 if sys.platform == "darwin" else 1 << 10  # ru_maxrss is in bytes there, in kilobytes elsewhere
+        return self.gather_json(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale)
+
+    def main_first(self, make: Callable[[], T], *, one_by_one: bool = False) -> T:
         """Call `make` on the main process and then on the others, which may find its result in a cache.
 
-        If it fails on the main process, that one raises the error and the others raise MainFailedError.
+        If it fails on the main process, that one raises the error and the others raise MainFailedError. With
+        `one_by_one` the processes of a machine take turns, so that only one of them at a time needs the memory.
         """
         if self.size == 1:
             return make()
@@ -166,6 +202,10 @@ class Processes:
                 failure = error
         if self.any(failure is not None):
             raise failure or MainFailedError
+        for turn in range(self.size if one_by_one else 0):
+            if not made and turn == rank("LOCAL_RANK"):
+                made.append(make())
+            self.any(False)
         return made[0] if made else make()
 
     def on_main(self, act: Callable[[], object]) -> None:
@@ -202,6 +242,7 @@ class Processes:
             return
         import torch
 
+        self.before_exchange()
         with self._communicating():  # of all barriers, this one lets the others leave while the main process continues
             torch.distributed.monitored_barrier(timeout=_LONGEST_WAIT)
 

@@ -1,6 +1,7 @@
 """`polyreply bench distributed`: EM training with one and with two processes of one thread each.
 
-Measures samples per second and the bytes that processes exchange. torch's launcher starts each process as
+Measures samples per second and the bytes that processes exchange; with `--shard`, what a backbone that two processes
+share saves in memory and costs in time. torch's launcher starts each process as
 `python -m polyreply.bench.distributed RECIPE.yaml STEPS`.
 """
 
@@ -9,12 +10,12 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
 from polyreply.bench import synthetic
-from polyreply.bench.timing import Measured, timed
+from polyreply.bench.timing import Measured, memory_mb, restart_peak, timed
 from polyreply.config import load_recipe, save_recipe
 from polyreply.errors import PolyReplyError
 from polyreply.progress import Notify
@@ -25,13 +26,15 @@ SIZES = {
     "model.mini": "{d_model: 256, d_ff: 1024, num_layers: 4, num_decoder_layers: 4, dropout: 0.1}",
     "model.vocab_size": "4000",
 }
+THIN = {"model.adapter_size": "16", "validation.contexts": "0"}
+"""Adapters that are small beside the backbone, whose memory is measured."""
 
 
 def bench_distributed(notify: Notify, *, samples: int = 320, steps: int = 2, rounds: int = 3) -> dict[str, float]:
     """Speed-up, samples per second and exchange per step; medians over rounds that run one process, then two."""
     measured: dict[int, list[dict[str, float]]] = {1: [], 2: []}
     with tempfile.TemporaryDirectory() as scratch:
-        recipe = _recipe(Path(scratch), samples)
+        recipe = _recipe(Path(scratch), {"model.backbone": "mini", "em.e_step_size": samples, **SIZES})
         for round_index in range(rounds):
             for index, number in enumerate(measured):
                 notify(f"{number} process{'es' if number > 1 else ''}", (2 * round_index + index) / (2 * rounds))
@@ -46,12 +49,26 @@ def bench_distributed(notify: Notify, *, samples: int = 320, steps: int = 2, rou
     }
 
 
-def _recipe(folder: Path, samples: int) -> Path:
-    """Write a recipe: EqHard-EM with ten decoders on an untrained small T5, since time does not depend on weights."""
+def bench_sharded(notify: Notify, backbone: str, *, samples: int = 20, steps: int = 2) -> dict[str, float]:
+    """Memory, time and exchange of two processes with a whole backbone each, and with half of one each."""
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for place, name in enumerate(("whole", "sharded")):
+            notify(f"{name} backbones", place / 2)
+            folder = Path(scratch, name)
+            folder.mkdir()
+            chosen = {"model.backbone": backbone, "model.shard": name == "sharded", "em.e_step_size": samples, **THIN}
+            measured = _launch(_recipe(folder, chosen), 2, steps)
+            wanted = ("load_peak_mb", "loaded_mb", "step_peak_mb", "step_seconds", "bytes")
+            figures |= {f"distributed.{name}.{figure}": measured[figure] for figure in wanted}
+    return figures
+
+
+def _recipe(folder: Path, chosen: Mapping[str, object]) -> Path:
+    """Write a recipe: EqHard-EM with ten decoders that are not trained yet, since time does not depend on weights."""
     (folder / "data").mkdir()
     synthetic.write_smalltalk(folder / "data", ROWS)
-    settings = {"data": folder / "data", "out": folder / "run", "model.backbone": "mini", "device": "cpu", **SIZES}
-    settings |= {"em.e_step_size": samples, "method": "eqhard-em"}
+    settings = {"data": folder / "data", "out": folder / "run", "device": "cpu", "method": "eqhard-em", **chosen}
     recipe = load_recipe(TrainRecipe, None, [f"{name}={value}" for name, value in settings.items()])
     save_recipe(recipe, folder / "recipe.yaml")
     return folder / "recipe.yaml"
@@ -74,8 +91,10 @@ def main(arguments: Sequence[str]) -> None:
     from polyreply.training.loop import Run
 
     with Run(load_recipe(TrainRecipe, Path(arguments[0]))) as run:
-        em_step(run.em)  # warm-up: allocates memory
         processes = run.processes
+        load_peak, loaded = memory_mb("VmHWM"), memory_mb("VmRSS")
+        restart_peak()
+        em_step(run.em)  # warm-up: allocates memory
         processes.bytes_sent, processes.seconds = 0, 0.0
         steps = int(arguments[1])
         figures = {
@@ -83,6 +102,9 @@ def main(arguments: Sequence[str]) -> None:
             "bytes": processes.bytes_sent / steps,
             "collective_seconds": processes.seconds / steps,
         }
+        memory = {"load_peak_mb": load_peak, "loaded_mb": loaded, "step_peak_mb": memory_mb("VmHWM")}
+        of_all = processes.gather_json(memory)
+        figures |= {name: max(one[name] for one in of_all) for name in memory}
         if processes.is_main:
             (run.folder / "recipe.yaml").unlink()  # the next round starts from scratch
             print(json.dumps(figures))

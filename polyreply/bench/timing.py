@@ -138,13 +138,19 @@ def _measure_growth(work: Callable[[Callable[[], None]], None], queue: Any) -> N
     before: list[float] = []
 
     def start() -> None:
-        Path("/proc/self/clear_refs").write_text("5")  # the kernel restarts its count of the peak
-        before.append(_status_mb("VmRSS"))
+        restart_peak()
+        before.append(memory_mb("VmRSS"))
 
     work(start)
-    queue.put(_status_mb("VmHWM") - before[0])
+    queue.put(memory_mb("VmHWM") - before[0])
 
 
-def _status_mb(name: str) -> float:
+def restart_peak() -> None:
+    """Have the kernel restart its count of this process's peak memory (Linux only)."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def memory_mb(name: str) -> float:
+    """Megabytes of this process: `VmRSS` now, `VmHWM` at most (Linux only)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(name))

@@ -124,6 +124,9 @@ def distributed(
     notify: Notify,
     n: Annotated[int, typer.Option("--n", min=10, help="Samples of an EM step, a multiple of 10.")] = 320,
     rounds: Rounds = 3,
+    shard: Annotated[
+        str, typer.Option(metavar="BACKBONE", help="Compare this backbone whole on each process and sharded instead.")
+    ] = "",
 ) -> Figures:
     """EM training with two processes of one thread each against one (a small T5, K=10).
 
@@ -131,9 +134,12 @@ def distributed(
     Examples:
       polyreply bench distributed
       polyreply bench distributed --n 80 --rounds 1 --json
+      polyreply bench distributed --shard smollm2-135m-pip --n 20
     """
-    from polyreply.bench.distributed import bench_distributed
+    from polyreply.bench.distributed import bench_distributed, bench_sharded
 
+    if shard:
+        return bench_sharded(notify, shard, samples=n)
     return bench_distributed(notify, samples=n, rounds=rounds)
 
 

@@ -68,7 +68,9 @@ def _decode(
 
 
 def _step(model: PolyReplyModel, memory: Memory, rows: Rows) -> Step:
-    """The leanest step that fits a model."""
+    """The leanest step that fits a model; the lean ones need weights that are always whole."""
+    if model.sharded is not None:
+        return StockStep(model, memory, rows)
     if t5_step.fits(model):
         return t5_step.T5Step(model, memory, rows)
     if causal_step.fits(model):

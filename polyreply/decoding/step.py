@@ -98,7 +98,9 @@ class StockStep(Step):
         self.rows = self.rows.keep(keep_R)
 
     def stock_linears(self) -> list[Any]:
-        """All linear layers of the decoders."""
+        """All linear layers of the decoders, or none if their weights are sharded."""
+        if self.model.sharded is not None:
+            return []
         return [layer for decoder in self.model.decoders for layer in decoder.modules() if type(layer) is nn.Linear]
 
 

@@ -90,8 +90,9 @@ class EM:
             yield
 
     def weights(self, *, trained: bool = True) -> dict[str, Tensor]:
-        """The model's trained weights, or its frozen ones."""
-        return {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad == trained}
+        """The model's trained weights, or its frozen ones, which are gathered if they are sharded."""
+        found = {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad == trained}
+        return found if trained else {**found, **self.model.sharded_weights()}
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps besides tensors, as plain JSON values."""

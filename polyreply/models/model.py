@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,9 @@ from polyreply.models.pretrained import load_checked, without_beam_search
 from polyreply.models.reference import own_weights, reference_to
 from polyreply.models.rows import OneDecoder, Rows
 from polyreply.models.settings import BackboneIn
+
+if TYPE_CHECKING:
+    from polyreply.models.sharded import ShardedLayers
 
 _PERTURBATION = 0.1
 """How much copies of stage 1's adapter differ from it, as a share of the root mean square of its weights."""
@@ -57,6 +60,8 @@ class PolyReplyModel(PreTrainedModel):
             if hasattr(module, "config"):
                 module.config._attn_implementation = SHARED_ATTENTION
         self.generation_config = without_beam_search(self.backbone.generation_config)
+        self.sharded: ShardedLayers | None = None
+        """The layers of the backbone, if each process holds a share of them."""
         self.router = Router()
         self.decodes_in_int8 = False
         """Whether decoding multiplies with weights of eight bits, see packed.py."""
@@ -115,6 +120,8 @@ class PolyReplyModel(PreTrainedModel):
         if backbone == "reference":
             self.config.backbone_reference = reference_to(self, tokenizer)
             options["state_dict"] = own_weights(self)
+        elif self.sharded is not None:
+            options["state_dict"] = {**self.state_dict(), **self.sharded_weights()}
         super().save_pretrained(save_directory, **options)
 
     @classmethod
@@ -152,6 +159,10 @@ class PolyReplyModel(PreTrainedModel):
         """About how many numbers the layers compute for one token, all of which a backward pass needs."""
         layers = linear_layers(self.backbone, self.family.decoder)
         return max(1, sum(sum(linear_sizes(layer)) for _, layer in layers))
+
+    def sharded_weights(self) -> dict[str, Tensor]:
+        """Whole copies of the weights of which processes hold shares, by name; the other processes have to help."""
+        return {} if self.sharded is None else self.sharded.whole()
 
     def plain_backbone(self) -> PreTrainedModel:
         """A copy of the backbone without adapters, as stage 1 left it."""
@@ -209,7 +220,12 @@ class PolyReplyModel(PreTrainedModel):
         with self.routed(single if rows is None else rows):
             if self.family.encoder:
                 return read_with_encoder(part(self.backbone, self.family.encoder), context_BS, mask_BS)
-            return read_with_decoder(self.decoders[0], context_BS, mask_BS, self.config.num_invocation_tokens)
+            memory = read_with_decoder(self.decoders[0], context_BS, mask_BS, self.config.num_invocation_tokens)
+        if self.sharded is not None and memory.prefix is not None:
+            # Gradients reach keys and values of a layer past its output, where it would be gathered for them.
+            for number, own in enumerate(zip(memory.prefix.keys, memory.prefix.values, strict=True)):
+                self.sharded.gather_for_backward(number, own)
+        return memory
 
     @property
     def single_decoder(self) -> OneDecoder | None:

@@ -7,6 +7,7 @@ adapters on another backbone would reply, but not as they were trained to.
 """
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +27,11 @@ _BACKBONE = "backbone."
 """What the names of the backbone's weights begin with in a K-decoder model."""
 
 
-def digest(backbone: torch.nn.Module) -> str:
-    """A SHA-256 of names and weights, as float32."""
-    total = hashlib.sha256()
-    for name, parameter in sorted(backbone.named_parameters()):
+def digest(backbone: torch.nn.Module, sharded: Mapping[str, torch.Tensor] | None = None) -> str:
+    """A SHA-256 of names and weights, as float32; `sharded` has those of which the backbone holds a share, whole."""
+    total, whole = hashlib.sha256(), sharded or {}
+    for name, own in sorted(backbone.named_parameters()):
+        parameter = whole.get(f"{_BACKBONE}{name}", own)
         total.update(f"{name}{tuple(parameter.shape)}".encode())
         weights: Any = parameter.detach().to("cpu", torch.float32).contiguous().numpy()
         total.update(weights)
@@ -80,7 +82,7 @@ def referenced_tokenizer(model: "PolyReplyModel") -> Any:
 def _stored_digest(model: "PolyReplyModel", name: str, revision: str) -> str:
     """The digest of the weights as they are stored, also where the model holds them rounded to 16 bits."""
     if model.backbone.dtype in (torch.float32, torch.float64):
-        return digest(model.backbone)
+        return digest(model.backbone, model.sharded_weights())
     if model.config.backbone_reference:
         return str(model.config.backbone_reference["digest"])
     return digest(load_backbone(name, dtype="float32", revision=revision or None)[0])

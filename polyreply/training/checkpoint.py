@@ -23,6 +23,7 @@ from torch import Tensor
 
 from polyreply.errors import PolyReplyError
 from polyreply.files import check_schema_version, digest, give_default_permissions, new_folder, sync
+from polyreply.models.sharded import copy_whole
 
 SCHEMA_VERSION = 4
 FROZEN = "frozen.safetensors"
@@ -191,7 +192,7 @@ def load_weights(model: torch.nn.Module, tensors: Mapping[str, Tensor], *, train
         raise ValueError(f"its weights do not fit this model, for example {odd[0]}")
     with torch.no_grad():
         for name, tensor in tensors.items():
-            own[name].copy_(tensor)
+            copy_whole(own[name], tensor)
 
 
 def _needed_files(path: Path) -> set[str]:

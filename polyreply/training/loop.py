@@ -22,6 +22,7 @@ from polyreply.distributed import Processes
 from polyreply.em.em_step import StepRecord, em_step
 from polyreply.em.settings import MLE
 from polyreply.errors import MissingExtraError, PolyReplyError
+from polyreply.models.sharded import ShardedLayers
 from polyreply.reply import PolyReply
 from polyreply.threads import adaptive_threads
 from polyreply.training import artifacts, run_folder
@@ -31,7 +32,7 @@ from polyreply.training.checkpoint import Origin, best_name, remove_leftovers, r
 from polyreply.training.interrupts import TrainingError, graceful_interrupt, resumable_errors, resume_command
 from polyreply.training.recipe import TrainRecipe
 from polyreply.training.run_log import RunLog, log_values, timing_values
-from polyreply.training.setup import prepare_run
+from polyreply.training.setup import Setup, prepare_run
 from polyreply.training.state import RunState
 from polyreply.training.validation import Validation
 from polyreply.training.view import default_view
@@ -160,6 +161,7 @@ class Run:
         self.processes.on_main(
             lambda: artifacts.write_results(self.folder, self.recipe, self.poly, usage, scores, replies)
         )
+        self._report_memory()
         if self.recipe.trackers:
             self.accelerator.end_training()
         return self.poly
@@ -221,10 +223,10 @@ class Run:
         recipe, run = self.recipe, self._find_id()
         source = recipe.data if dialogues is None else dialogues
         data = self.processes.from_main(lambda: str(data_folder(source, self.folder / "data", seed=recipe.seed)))
-        setup = self.processes.main_first(
-            lambda: prepare_run(recipe, Path(data), lambda stage, share: self.callbacks.on_message(stage))
-        )
+        setup = self.processes.main_first(lambda: self._prepare(Path(data)), one_by_one=self._shards)
         self.poly = setup.poly.to(self.accelerator.device)
+        if self.poly.model.sharded is not None:
+            self.processes.before_exchange = self.poly.model.sharded.help_others
         self.em = setup.start_em(recipe, self.processes)
         self.validation = Validation.draw(self.em, self.poly, recipe.validation, setup.valid, setup.valid_file)
         alarms = Alarms(recipe.alarms, recipe.num_decoders, recipe.validation.tokenizer)
@@ -235,6 +237,17 @@ class Run:
         )
         if recipe.trackers:
             self.accelerator.init_trackers("polyreply", config=run_folder.flatten(to_tree(recipe)))
+
+    @property
+    def _shards(self) -> bool:
+        return self.recipe.model.shard and self.processes.size > 1
+
+    def _prepare(self, data: Path) -> Setup:
+        """Load what the run works with; of a backbone that is to be sharded this process keeps its share alone."""
+        setup = prepare_run(self.recipe, data, lambda stage, share: self.callbacks.on_message(stage))
+        if self._shards:
+            setup.poly.model.sharded = ShardedLayers(setup.poly.model, self.processes)
+        return setup
 
     def _find_id(self) -> str:
         """The id of the run; every process has to find the one that the main process sees."""
@@ -301,6 +314,15 @@ class Run:
             self.callbacks.on_message(alarm.message)
         return alarms
 
+    def _report_memory(self) -> None:
+        """Log the most memory that each process has held, loading and saving included."""
+        peaks = self.processes.peak_memory()
+        if self.processes.is_main:
+            self.timings.write("memory", {"step": self.step, "peak_bytes": peaks})
+        if self.processes.size > 1:
+            each = ", ".join(f"{peak / 1e9:.2f}" for peak in peaks)
+            self.callbacks.on_message(f"peak memory of each process: {each} GB")
+
     def _raise_if_interrupted(self) -> None:
         if self.processes.any(self.is_interrupted):
             raise TrainingError(f"interrupted after step {self.step}; resume with: {resume_command(self.folder)}")
@@ -312,8 +334,8 @@ def _accelerator(recipe: TrainRecipe) -> Accelerator:
             raise MissingExtraError(tracker, "track", f"logging to {tracker}")
     if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
         raise TrainingError(
-            "expected a launch without FSDP, found ACCELERATE_USE_FSDP=true; sharded weights are not supported, use "
-            "--multi_gpu (docs/distributed.md)"
+            "expected a launch without FSDP, found ACCELERATE_USE_FSDP=true; to shard the backbone, launch with "
+            "--multi_gpu (or torchrun) and set model.shard=true (docs/distributed.md)"
         )
     return Accelerator(
         cpu=recipe.device == "cpu" or not torch.accelerator.is_available(),  # otherwise CPU runs get no process group

@@ -62,6 +62,9 @@ class ModelSettings:
     stage1: Literal["weights", "adapter"] = "weights"
     """What stage 1 (`mle`) trains: all weights of the backbone; or one adapter, of which stage 2 begins with K copies,
     so that the backbone stays as it is."""
+    shard: bool = False
+    """With several processes: each holds a share of the backbone's layers instead of all of them, and layers are
+    gathered when they are needed (FSDP2). For a backbone that stays as it is and does not fit on one device."""
 
     def problems(self) -> Iterator[str]:
         """Values that make no model."""
@@ -162,17 +165,21 @@ class TrainRecipe:
         """K of the model that is trained."""
         return 1 if self.method == MLE else self.model.num_decoders
 
-    def _keeps_no_backbone(self) -> str:
-        """Why the finished model could not refer to its backbone; empty if it can."""
+    def _changes_backbone(self) -> str:
+        """Why the backbone does not stay as it is; empty if it does."""
         if self.method == MLE and self.model.stage1 == "weights":
             return "stage 1 trains all weights (model.stage1=adapter leaves them)"
         if self.method != MLE and not self.em.freeze_shared:
             return "em.freeze_shared=false trains it"
         if self.model.architecture != "multi-adapter":
             return f"architecture {self.model.architecture} copies it"
+        return ""
+
+    def _keeps_no_backbone(self) -> str:
+        """Why the finished model could not refer to its backbone; empty if it can."""
         if self.model.backbone in ("mini", "shipped"):
             return f"{self.model.backbone} is no backbone that can be loaded by its name"
-        return ""
+        return self._changes_backbone()
 
     def problems(self) -> Iterator[str]:
         """Settings that do not fit together."""
@@ -188,6 +195,8 @@ class TrainRecipe:
             yield f"seed is {self.seed}; use 0 or more"
         if self.model.save == "reference" and (problem := self._keeps_no_backbone()):
             yield f"model.save is reference, which needs a backbone that stays as it is, but {problem}; use save=whole"
+        if self.model.shard and (problem := self._changes_backbone()):
+            yield f"model.shard is true, which needs a backbone that stays as it is, but {problem}; use shard=false"
         size, decoders = self.em.e_step_size, max(self.model.num_decoders, 1)
         if self.method != MLE and size % decoders:
             nearest = max(size // decoders, 1) * decoders

@@ -16,9 +16,12 @@ from polyreply.files import LockedError, lock, write_file
 from polyreply.training.checkpoint import list_checkpoints
 from polyreply.training.recipe import TrainRecipe
 
-_HARMLESS = ("out", "data", "model.backbone", "trackers", "device", "plots", "checkpoint", "validation", "alarms")
+_HARMLESS = (
+    *("out", "data", "model.backbone", "model.shard", "trackers", "device", "plots"),
+    *("checkpoint", "validation", "alarms"),
+)
 """Settings (and everything inside them) that may differ in a resumed run: paths (checkpoints hold all weights and a
-digest of the data), and what is measured, reported and kept."""
+digest of the data), where weights are held, and what is measured, reported and kept."""
 _ADJUSTABLE = ("optimizer", "em", "steps", "precision")
 """Settings that may differ with --allow-changes: the model stays the same but learns in another way."""
 _FIXED = ("em.e_step_size", "em.draw_by", "em.freeze_shared", "optimizer.batch_rows")

@@ -1,8 +1,9 @@
 """`log.jsonl`: what happened in a run, one JSON object per line, consistent even if the run was killed and resumed.
 
 The first line holds the schema version. Every other line has a `kind` ("step", "validation" or "alarm") and the `step`
-it belongs to. Durations are in `timings.jsonl`, which has the same form; without them the log of a resumed run equals
-that of an uninterrupted one, byte for byte. The main process writes both; the others never open them.
+it belongs to. Durations and peak memory are in `timings.jsonl`, which has the same form; without them the log of a
+resumed run equals that of an uninterrupted one, byte for byte. The main process writes both; the others never open
+them.
 """
 
 import contextlib

@@ -130,7 +130,7 @@ def _decoder_settings(recipe: TrainRecipe, start: "_Start") -> DecoderSettings:
     return cast(DecoderSettings, chosen)
 
 
-_NOT_OF_DECODERS = ("backbone", "mini", "tokenizer", "vocab_size", "stage1", "save")
+_NOT_OF_DECODERS = ("backbone", "mini", "tokenizer", "vocab_size", "stage1", "save", "shard")
 """Fields of a recipe's `model` that are not about its decoders."""
 _OF_ADAPTERS = ("adapter", "adapt", "lora", "adapter_size", "adapter_activation", "adapter_sites", "adapter_skip")
 """What stage 2 takes over from a stage 1 that trained an adapter."""

@@ -283,9 +283,9 @@ def test_how_to_go_on_names_the_launcher_if_there_was_one(monkeypatch):
     assert resume_command("runs/x") == "torchrun … -m polyreply train --resume runs/x"
 
 
-def test_sharding_is_refused(corpus, tmp_path, monkeypatch):
+def test_a_launch_with_fsdp_is_told_the_setting_that_shards(corpus, tmp_path, monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    with pytest.raises(TrainingError, match=r"found ACCELERATE_USE_FSDP=true; .*not supported"):
+    with pytest.raises(TrainingError, match=r"found ACCELERATE_USE_FSDP=true; .*model\.shard=true"):
         train(recipe(corpus, tmp_path / "run", "model.backbone=mini"))
     assert not (tmp_path / "run").exists()
 
