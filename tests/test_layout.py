@@ -7,7 +7,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "polyreply"
 STAGES = (
-    "errors arrays progress files config distributed tables plots data metrics models em decoding reply "
+    "errors arrays progress files config distributed tables plots data metrics models em baselines decoding reply "
     "reply_file peft_folders analysis training demo experiments bench cli"
 ).split()
 DATA = {"py", "shipped", "recipes"}

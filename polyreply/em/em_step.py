@@ -1,7 +1,8 @@
 """One step of EM, in the paper's order: draw, E-step, assignment, M-step, optimizer step.
 
 `em_step` is the algorithm. `EM` holds what its steps read and what they change; checkpoints keep the latter. Stage 1
-(`mle`) is the same step with a single decoder that gets every sample, so nothing has to be scored or assigned.
+(`mle`) is the same step with a single decoder that gets every sample, so nothing has to be scored or assigned. Other
+methods with a single decoder (`adalabel`, `dialogbert`) put an objective of their own in the place of the M-step.
 
 Legend: N samples of a step over all processes, n of this one, M samples of the corpus, K decoders.
 """
@@ -25,12 +26,16 @@ from polyreply.distributed import Processes
 from polyreply.em.assign import Assignment, Evidence, assign
 from polyreply.em.e_step import Likelihoods, e_step
 from polyreply.em.m_step import m_step
+from polyreply.em.objective import Objective
 from polyreply.em.optimizer import DecoderOptimizer, learning_rate_at
 from polyreply.em.posterior import UsageBound
-from polyreply.em.settings import MLE, EMSettings
+from polyreply.em.settings import SINGLE_DECODER, EMSettings
 from polyreply.errors import DivergedError
 from polyreply.models.model import PolyReplyModel
 from polyreply.models.score import Limits, Samples
+
+_OBJECTIVE = 11
+"""Keeps the random numbers of an objective apart from all others of a run."""
 
 
 @dataclass
@@ -48,6 +53,8 @@ class EM:
     pad_id: int = 0
     autocast: torch.dtype | None = None
     """The type of the computation, where it is not that of the weights."""
+    objective: Objective | None = None
+    """What is minimised in place of the NLL; a part of the model."""
     processes: Processes = field(default_factory=Processes)
 
     # What steps change:
@@ -79,6 +86,10 @@ class EM:
             return None
         longest = self.settings.e_step_max_tokens
         return np.minimum(self.corpus.response_lengths[ids_N], longest or np.iinfo(np.int32).max)
+
+    def rng(self) -> np.random.Generator:
+        """The random numbers of an objective at this step, the same on every process."""
+        return np.random.default_rng([self.seed, self.step, _OBJECTIVE])
 
     @contextmanager
     def computing(self, part: str) -> Iterator[None]:
@@ -138,6 +149,8 @@ class StepRecord:
     weight_std_K: tuple[float, ...] = ()
     """Standard deviation over this step's samples of each decoder's weights, as in the paper's figure of the
     assignment: about 0 when training is synchronous, √(1/K − 1/K²) for equal hard assignments."""
+    losses: dict[str, float] = field(default_factory=dict)
+    """What an objective reports besides the NLL, by name."""
 
     @property
     def seconds(self) -> float:
@@ -154,7 +167,7 @@ def em_step(em: EM) -> StepRecord:
     samples = em.samples(em.processes.own(ids_N))
 
     # E-step: how well does each decoder explain each sample? Then assign samples to decoders.
-    if em.method == MLE:
+    if em.method in SINGLE_DECODER:
         assignment = Assignment(np.ones((len(ids_N), 1)), np.ones((len(ids_N), 1)))
     elif em.settings.e_step_scope == "corpus":
         if first_of_epoch:
@@ -169,8 +182,11 @@ def em_step(em: EM) -> StepRecord:
     weights_nK = torch.from_numpy(em.processes.own(assignment.weights_NK)).to(em.model.device)
     em.model.train()
     with em.computing("m-step"):
-        totals = m_step(em.model, samples, weights_nK, len(ids_N), em.processes, em.limits)
-    em.processes.sum_(chain((totals.nll_K,), em.optimizer.gradients()))
+        if em.objective is None:
+            totals = m_step(em.model, samples, weights_nK, len(ids_N), em.processes, em.limits)
+        else:
+            totals = em.objective.backward(em.model, samples, len(ids_N), em.rng(), em.processes, em.limits)
+    em.processes.sum_(chain((totals.nll_K, *totals.parts.values()), em.optimizer.gradients()))
     loss = float(totals.nll_K.sum() / totals.tokens_K.sum())
     _check_finite("loss", loss, em.step + 1)
 
@@ -182,8 +198,9 @@ def em_step(em: EM) -> StepRecord:
     em.step += 1
 
     seconds = clock.e_seconds, clock.assign_seconds, clock.lap()
-    record = StepRecord(em.step, epoch, loss, rate, len(ids_N), *seconds, gradient_norm=norm)
-    return record if em.method == MLE else _with_statistics(record, em, assignment, totals.samples_K)
+    losses = {name: float(part) for name, part in totals.parts.items()}
+    record = StepRecord(em.step, epoch, loss, rate, len(ids_N), *seconds, gradient_norm=norm, losses=losses)
+    return record if em.method in SINGLE_DECODER else _with_statistics(record, em, assignment, totals.samples_K)
 
 
 def _assign(em: EM, own: Likelihoods, ids_N: Ints, clock: "_Clock") -> Assignment:

@@ -6,6 +6,8 @@ all of them equals one step for each decoder by itself, whatever their shares ar
 Legend: N samples of the step over all processes, n of this one, K decoders.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -14,7 +16,7 @@ from torch import Tensor
 from polyreply.distributed import Processes
 from polyreply.em.e_step import context_chunks
 from polyreply.models.model import PolyReplyModel
-from polyreply.models.score import Limits, Samples, backward_nll
+from polyreply.models.score import Limits, Samples, TokenLoss, backward_nll
 
 
 class DecoderTotals(NamedTuple):
@@ -26,6 +28,8 @@ class DecoderTotals(NamedTuple):
     """Σ weights · response tokens, over all processes."""
     samples_K: Tensor
     """Σ weights, over all processes: how many samples each decoder is trained on."""
+    parts: Mapping[str, Tensor] = MappingProxyType({})
+    """This process's share of what an objective reports, by name: the sum over processes is logged."""
 
 
 def m_step(
@@ -35,10 +39,11 @@ def m_step(
     num_samples: int,
     processes: Processes | None = None,
     limits: Limits | None = None,
+    loss: TokenLoss | None = None,
 ) -> DecoderTotals:
     """Add the gradients of all decoders' losses, and of the prior's, to the weights, chunk by chunk.
 
-    `num_samples` is N. Every process scales by totals over all N samples, so that the sum of the processes' gradients
+    `num_samples` is N, `loss` what takes the NLL's place. Every process scales by totals over all N samples, so that the sum of the processes' gradients
     is the gradient of one large batch.
     """
     processes, limits = processes or Processes(), limits or Limits()
@@ -46,7 +51,7 @@ def m_step(
     samples_K = weights_nK.sum(0)
     processes.sum_((tokens_K, samples_K))
     scaled_nK = weights_nK / tokens_K.clamp(min=torch.finfo(tokens_K.dtype).tiny)
-    nll_nK = backward_nll(model, samples, scaled_nK, limits=limits)
+    nll_nK = backward_nll(model, samples, scaled_nK, limits=limits, loss=loss)
     _backward_prior(model, samples, weights_nK, num_samples, limits)
     return DecoderTotals((weights_nK * nll_nK).sum(0), tokens_K, samples_K)
 

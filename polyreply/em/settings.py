@@ -6,6 +6,10 @@ from typing import Literal
 
 MLE = "mle"
 """The method of stage 1, which trains a single decoder on everything."""
+ADALABEL, DIALOGBERT = "adalabel", "dialogbert"
+"""The dialogue models that the paper compares with (`polyreply/baselines`)."""
+SINGLE_DECODER = (MLE, ADALABEL, DIALOGBERT)
+"""The methods with a single decoder that gets every sample: nothing is scored or assigned."""
 
 Cost = Literal["posterior", "nll"]
 """What a balanced assignment sums: −Q(z|c, r) as in the paper's text, or −log p(r, z|c) as in its authors' code."""

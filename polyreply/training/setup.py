@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from polyreply.baselines.adalabel import AdaLabel
 from polyreply.data.batches import BucketedStream, ContextDrawStream, DrawStream, SampleStream
 from polyreply.data.context_format import ContextFormat
 from polyreply.data.folder import split_files
@@ -16,8 +17,9 @@ from polyreply.data.token_corpus import TokenCorpus
 from polyreply.data.tokenizer import load_tokenizer, texts_of, train_tokenizer
 from polyreply.distributed import Processes
 from polyreply.em.em_step import EM
+from polyreply.em.objective import Objective
 from polyreply.em.optimizer import DecoderOptimizer
-from polyreply.em.settings import MLE
+from polyreply.em.settings import ADALABEL
 from polyreply.errors import DataError, PolyReplyError
 from polyreply.models.backbones import build_mini, load_backbone
 from polyreply.models.config import DecoderSettings, PolyReplyConfig
@@ -51,8 +53,8 @@ class Setup:
 
     def start_em(self, recipe: TrainRecipe, processes: Processes) -> EM:
         """A training at its first step."""
-        in_stage1 = recipe.method == MLE and recipe.model.stage1 == "weights"
-        train_shared = in_stage1 or (recipe.method != MLE and not recipe.em.freeze_shared)
+        in_stage1 = recipe.has_one_decoder and recipe.model.stage1 == "weights"
+        train_shared = in_stage1 or (not recipe.has_one_decoder and not recipe.em.freeze_shared)
         pad = self.poly.tokenizer.pad_token_id
         return EM(
             recipe.method,
@@ -65,6 +67,7 @@ class Setup:
             recipe.seed,
             pad_id=0 if pad is None else int(pad),
             autocast=_autocast(recipe, self.poly.device),
+            objective=cast(Objective | None, self.poly.model.objective),
             processes=processes,
         )
 
@@ -83,6 +86,7 @@ def prepare_run(recipe: TrainRecipe, data: Path, notify: Notify = silent) -> Set
         poly.model.load_state_dict(start.decoders.state_dict())
     elif start.stage1 is not None:
         poly.model.copy_adapter(start.stage1)
+    poly.model.objective = _objective(recipe, poly)
     if recipe.model.save == "reference":
         check_reference(poly.model)  # now rather than after the training
     notify("tokenising", 0.3)
@@ -94,6 +98,13 @@ def prepare_run(recipe: TrainRecipe, data: Path, notify: Notify = silent) -> Set
     if recipe.precision == "float64":
         poly.model.double()
     return Setup(poly, train, valid, files.get("valid"))
+
+
+def _objective(recipe: TrainRecipe, poly: PolyReply) -> Objective | None:
+    """What a method minimises in place of the NLL."""
+    if recipe.method == ADALABEL:
+        return AdaLabel(poly.model, recipe.adalabel, poly.tokenizer.pad_token_id)
+    return None
 
 
 def _check_known(train: TokenCorpus, tokenizer: PreTrainedTokenizerBase, file: Path) -> None:
@@ -108,10 +119,10 @@ def _check_known(train: TokenCorpus, tokenizer: PreTrainedTokenizerBase, file: P
 
 def _decoder_settings(recipe: TrainRecipe, start: "_Start") -> DecoderSettings:
     """How the backbone gets its decoders. Stage 1 is the backbone as it is, one full decoder, or has one adapter."""
-    if recipe.method == MLE and recipe.model.stage1 == "weights":
+    if recipe.has_one_decoder and recipe.model.stage1 == "weights":
         return {"architecture": "multi-decoder", "num_decoders": 1}
     chosen = {name: value for name, value in asdict(recipe.model).items() if name not in _NOT_OF_DECODERS}
-    if recipe.method == MLE:
+    if recipe.has_one_decoder:
         return cast(DecoderSettings, {**chosen, "num_decoders": 1, "prior": "uniform", "single_adapter": 0})
     chosen["shared_weights_changed"] = not recipe.em.freeze_shared
     if start.decoders is not None:  # they are trained further, so they stay as they are
@@ -194,7 +205,7 @@ def _start_from_model(recipe: TrainRecipe, loaded: PolyReply) -> _Start:
     start = start._replace(format=config.format())
     if config.single_adapter == 0:
         return start._replace(stage1=model)
-    if recipe.method == MLE:
+    if recipe.has_one_decoder:
         raise PolyReplyError(
             f"expected in {name} a backbone or the model of stage 1, found a model of stage 2 with "
             f"{config.num_decoders} decoders; train it further by an EM method, or name the model folder of stage 1"
@@ -217,7 +228,7 @@ def _autocast(recipe: TrainRecipe, device: torch.device) -> torch.dtype | None:
 def _stream(recipe: TrainRecipe, corpus: TokenCorpus, processes: Processes) -> SampleStream:
     """Stage 1: batches of similar lengths. Stage 2: random draws, because equal lengths would hide differences."""
     place = {"seed": recipe.seed, "rank": processes.rank, "world_size": processes.size}
-    if recipe.method == MLE:
+    if recipe.has_one_decoder:
         rows = recipe.optimizer.batch_rows
         return BucketedStream(corpus.context_lengths, corpus.response_lengths, rows=rows, **place)
     if recipe.em.draw_by == "contexts":
