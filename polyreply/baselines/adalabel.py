@@ -116,7 +116,8 @@ class AuxiliaryDecoder(nn.Module):
     """One Transformer layer that predicts a token from the context and all tokens of the response but that one.
 
     Its inputs are the decoder's: the start token and all response tokens but the last. The state at place t predicts
-    token t, which is the input at place t + 1: the only one that place t must not attend to.
+    token t, which is the input at place t + 1: the only one that place t must not attend to. A linear layer before the
+    shared output layer keeps an untrained state from predicting its own input, whose embedding is in it.
     """
 
     def __init__(self, model: PolyReplyModel) -> None:
@@ -126,6 +127,7 @@ class AuxiliaryDecoder(nn.Module):
         dropout = float(getattr(config, "dropout_rate", None) or getattr(config, "dropout", None) or 0.0)
         self.input_norm, self.output_norm = nn.LayerNorm(size), nn.LayerNorm(size)
         self.layer = nn.TransformerDecoderLayer(size, heads, size, dropout, batch_first=True, norm_first=True)
+        self.output = nn.Linear(size, size)
         self.to(model.dtype)
 
     def forward(self, embedded_RTD: Tensor, mask_RT: Tensor, context_RSD: Tensor, context_mask_RS: Tensor) -> Tensor:
@@ -140,8 +142,8 @@ class AuxiliaryDecoder(nn.Module):
             tgt_key_padding_mask=~mask_RT,
             memory_key_padding_mask=~context_mask_RS.bool(),
         )
-        normed_RTD: Tensor = self.output_norm(states_RTD)
-        return normed_RTD
+        output_RTD: Tensor = self.output(self.output_norm(states_RTD))
+        return output_RTD
 
 
 def _positions(length: int, size: int) -> Tensor:

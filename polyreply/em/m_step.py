@@ -43,8 +43,8 @@ def m_step(
 ) -> DecoderTotals:
     """Add the gradients of all decoders' losses, and of the prior's, to the weights, chunk by chunk.
 
-    `num_samples` is N, `loss` what takes the NLL's place. Every process scales by totals over all N samples, so that the sum of the processes' gradients
-    is the gradient of one large batch.
+    `num_samples` is N, `loss` what takes the NLL's place. Every process scales by totals over all N samples, so that
+    the sum of the processes' gradients is the gradient of one large batch.
     """
     processes, limits = processes or Processes(), limits or Limits()
     tokens_K = (weights_nK * samples.response_mask_NT.sum(1, keepdim=True)).sum(0)

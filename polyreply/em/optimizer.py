@@ -33,10 +33,13 @@ class DecoderOptimizer:
         if self.num_decoders == 1 and train_shared:  # one model, so one gradient to clip
             groups = [[parameter for group in groups for parameter in group]]
         self._groups = groups
-        alone = [{"params": [parameter]} for group in groups for parameter in group]
         together = [{"params": group} for group in groups if group]
-        options = alone if settings.relative else together
-        self.adam = torch.optim.Adam(options, lr=settings.learning_rate, betas=settings.betas)
+        if settings.relative or settings.weight_decay:  # each parameter has its own learning rate, or its own decay
+            together = [{"params": [parameter]} for group in groups for parameter in group]
+        self.adam = torch.optim.AdamW(together, lr=settings.learning_rate, betas=settings.betas, weight_decay=0.0)
+        for options in self.adam.param_groups:
+            if settings.weight_decay and options["params"][0].ndim > 1:
+                options["weight_decay"] = settings.weight_decay
         self._trained = [p for p in model.parameters() if p.requires_grad]
 
     def gradients(self) -> Iterator[Tensor]:

@@ -71,7 +71,7 @@ class EMSettings:
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """The M-step: Adam, one step for each decoder that has samples."""
+    """The M-step: AdamW, one step for each decoder that has samples."""
 
     learning_rate: float = 1e-3
     """Of every decoder; adapters on a frozen backbone often learn faster with more, such as 3e-3."""
@@ -80,6 +80,8 @@ class OptimizerSettings:
     start twenty times as large as its other weights and would learn too slowly; with a rate such as 0.02."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Adam's decay rates of the gradient's mean and square."""
+    weight_decay: float = 0.0
+    """AdamW's decay of weight matrices; biases and the weights of norms do not decay."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """After warm-up: stay, or fall to zero at the last step."""
     warmup_steps: int = 0
@@ -99,6 +101,8 @@ class OptimizerSettings:
             yield f"learning_rate is {self.learning_rate}; use a number above 0"
         if not all(0 <= beta < 1 for beta in self.betas):
             yield f"betas are {self.betas}; use numbers from 0 to below 1"
+        if self.weight_decay < 0:
+            yield f"weight_decay is {self.weight_decay}; use 0 or more"
         if self.clip_norm is not None and self.clip_norm <= 0:
             yield f"clip_norm is {self.clip_norm}; use a number above 0, or leave it out"
         for name, least in (("batch_rows", 1), ("max_tokens", 1), ("max_activations", 1), ("warmup_steps", 0)):

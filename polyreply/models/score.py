@@ -10,9 +10,10 @@ gigabytes for a vocabulary of 32 000. Here the work is cut twice.
   *piece* of positions at a time (`Limits.max_logits`).
 
 `nll_NK` is the E-step's evidence. `backward_nll` is the M-step: it adds the gradient of Σ weights·NLL, or of a
-`TokenLoss` that a method has in its place. Backward passes are cut in the same places, by detaching at each cut and sending the collected gradient on afterwards: first from the
-pieces to the states, then from the chunks of rows to the memory, then through the encoder. By the chain rule the sum is
-the gradient of one large pass; only the order of summation differs.
+`TokenLoss` that a method has in its place. Backward passes are cut in the same places, by detaching at each cut and
+sending the collected gradient on afterwards: first from the pieces to the states, then from the chunks of rows to the
+memory, then through the encoder. By the chain rule the sum is the gradient of one large pass; only the order of
+summation differs.
 
 Legend: N samples, U different contexts, K decoders, R rows (sample, decoder), S and T tokens, P positions, D model
 size, V vocabulary.
@@ -193,7 +194,7 @@ def backward_nll(
     limits: Limits | None = None,
     loss: TokenLoss | None = None,
 ) -> Tensor:
-    """Add the gradient of Σ weights·loss over all (sample, decoder) pairs with a weight; the loss is the NLL by default.
+    """Add the gradient of Σ weights·loss over all (sample, decoder) pairs with a weight; the NLL is the default loss.
 
     Returns the NLL of each pair, (N, K), zero where the weight is zero.
     """

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from polyreply.baselines.settings import AdaLabelSettings
+from polyreply.baselines.settings import AdaLabelSettings, DialogBertSettings
 from polyreply.config import load_recipe
 from polyreply.data.context_format import ContextFormat
 from polyreply.em.assign import METHODS
-from polyreply.em.settings import MLE, SINGLE_DECODER, EMSettings, OptimizerSettings
+from polyreply.em.settings import DIALOGBERT, MLE, SINGLE_DECODER, EMSettings, OptimizerSettings
 from polyreply.metrics.tokenize import TokenizerName
 from polyreply.models.backbones import MiniConfig
 from polyreply.models.settings import Adapt, AdapterInit, AdapterSites, Architecture, BackboneIn, LoraSettings, Prior
@@ -25,9 +25,10 @@ class ModelSettings:
     backbone: str = "google-t5/t5-small"
     """A Hugging Face name, a folder (also stage 1's model, or a K-decoder model to train further), a GGUF file, a
     backbone from a package (`smollm2-135m-pip`, `flan-t5-small-pip`), `shipped` (the small T5 that comes with
-    polyreply), or `mini`: a T5 from scratch."""
+    polyreply), or `mini`: a T5 from scratch. For dialogbert the utterance encoder: a BERT by its name or folder,
+    `minilm-l6-pip` from a package, or `mini`: all from scratch."""
     mini: MiniConfig = field(default_factory=MiniConfig)
-    """The sizes of `mini`."""
+    """The sizes of `mini`; for dialogbert those of both encoders (`num_layers`) and of the decoder."""
     tokenizer: str | None = None
     """Name or folder; None means the backbone's own or, for `mini`, one that is trained on the training data."""
     vocab_size: int = 8000
@@ -130,7 +131,7 @@ class TrainRecipe:
     method: str = "eqhard-em"
     """`mle` for stage 1, the single-decoder model; for stage 2 a method that assigns samples to decoders: eqhard-em,
     hard-em, soft-em, eqsoft-em, eqrandom-fixed, eqrandom-dynamic, relaxed-wta, annealed-wta, or one that you have
-    registered; or a single-decoder model that the paper compares with: adalabel."""
+    registered; or a single-decoder model that the paper compares with: adalabel, dialogbert."""
     data: str = ""
     """A folder from `polyreply prepare`, whose train split is trained on and whose valid split is measured on; or one
     dialogue file, of which a part is held out."""
@@ -158,6 +159,7 @@ class TrainRecipe:
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     alarms: AlarmSettings = field(default_factory=AlarmSettings)
     adalabel: AdaLabelSettings = field(default_factory=AdaLabelSettings)
+    dialogbert: DialogBertSettings = field(default_factory=DialogBertSettings)
 
     @property
     def has_one_decoder(self) -> bool:
@@ -197,6 +199,8 @@ class TrainRecipe:
             yield f"seed is {self.seed}; use 0 or more"
         if self.model.save == "reference" and (problem := self._keeps_no_backbone()):
             yield f"model.save is reference, which needs a backbone that stays as it is, but {problem}; use save=whole"
+        if self.method == DIALOGBERT and self.context and (self.context.prefix or self.context.turn_separator):
+            yield "context has a prefix or turn_separator, but dialogbert reads each turn by itself; leave them out"
         size, decoders = self.em.e_step_size, max(self.model.num_decoders, 1)
         if not self.has_one_decoder and size % decoders:
             nearest = max(size // decoders, 1) * decoders

@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from polyreply.baselines.adalabel import AdaLabel
+from polyreply.baselines.dialogbert import DialogBertObjective
 from polyreply.data.batches import BucketedStream, ContextDrawStream, DrawStream, SampleStream
 from polyreply.data.context_format import ContextFormat
 from polyreply.data.folder import split_files
@@ -19,10 +20,11 @@ from polyreply.distributed import Processes
 from polyreply.em.em_step import EM
 from polyreply.em.objective import Objective
 from polyreply.em.optimizer import DecoderOptimizer
-from polyreply.em.settings import ADALABEL
+from polyreply.em.settings import ADALABEL, DIALOGBERT
 from polyreply.errors import DataError, PolyReplyError
-from polyreply.models.backbones import build_mini, load_backbone
+from polyreply.models.backbones import build_mini, load_backbone, load_bert
 from polyreply.models.config import DecoderSettings, PolyReplyConfig
+from polyreply.models.dialogbert import MODEL_TYPE, build_dialogbert, turn_tokenizer
 from polyreply.models.model import PolyReplyModel
 from polyreply.models.pretrained import read_config
 from polyreply.models.reference import check_reference
@@ -104,6 +106,8 @@ def _objective(recipe: TrainRecipe, poly: PolyReply) -> Objective | None:
     """What a method minimises in place of the NLL."""
     if recipe.method == ADALABEL:
         return AdaLabel(poly.model, recipe.adalabel, poly.tokenizer.pad_token_id)
+    if recipe.method == DIALOGBERT:
+        return DialogBertObjective(poly.model, recipe.dialogbert)
     return None
 
 
@@ -167,11 +171,10 @@ def _start(recipe: TrainRecipe, train_file: Path) -> _Start:
     """Load or build the backbone, its tokenizer, and what stage 1 left."""
     chosen, name = recipe.model, recipe.model.backbone
     torch.manual_seed(recipe.seed)  # new weights are drawn after this
+    if recipe.method == DIALOGBERT and not _is_kdecoder_model(name):
+        return _start_dialogbert(recipe, train_file)
     if name == MINI:
-        if chosen.tokenizer is None:
-            tokenizer: PreTrainedTokenizerBase = train_tokenizer(texts_of(train_file), vocab_size=chosen.vocab_size)
-        else:
-            tokenizer = load_tokenizer(chosen.tokenizer)
+        tokenizer = _mini_tokenizer(recipe, train_file)
         ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
         return _Start(name, build_mini(chosen.mini, len(tokenizer), seed=recipe.seed, **ids), tokenizer)
     if name == SHIPPED:
@@ -188,6 +191,33 @@ def _start(recipe: TrainRecipe, train_file: Path) -> _Start:
     return _Start(name, backbone, tokenizer_or_none)
 
 
+def _mini_tokenizer(recipe: TrainRecipe, train_file: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer that a recipe names, or one trained on the data, for dialogbert with the tokens that turns need."""
+    chosen = recipe.model
+    if chosen.tokenizer is not None:
+        return load_tokenizer(chosen.tokenizer)
+    trained = train_tokenizer(texts_of(train_file), vocab_size=chosen.vocab_size)
+    if recipe.method == DIALOGBERT:
+        trained.add_special_tokens({"cls_token": "<cls>", "sep_token": "<sep>", "mask_token": "<mask>"})
+    return trained
+
+
+def _start_dialogbert(recipe: TrainRecipe, train_file: Path) -> "_Start":
+    """DialogBERT's network from scratch, or around a pretrained utterance encoder."""
+    chosen, name, settings = recipe.model, recipe.model.backbone, recipe.dialogbert
+    bert: Any = chosen.mini
+    if name == MINI:
+        tokenizer: PreTrainedTokenizerBase | None = _mini_tokenizer(recipe, train_file)
+    else:
+        bert, own = load_bert(name)
+        tokenizer = own if chosen.tokenizer is None else load_tokenizer(chosen.tokenizer)
+    if tokenizer is None:
+        raise PolyReplyError(f"{name} holds no tokenizer; name one with model.tokenizer=…")
+    turns = {"max_turns": settings.max_turns, "max_turn_tokens": settings.max_turn_tokens}
+    tokenizer = turn_tokenizer(tokenizer, chosen.tokenizer or name)
+    return _Start(name, build_dialogbert(tokenizer, bert, seed=recipe.seed, **turns), tokenizer)
+
+
 def _is_kdecoder_model(name: str) -> bool:
     """Whether a name means a model of ours, of stage 1 or 2."""
     folder = model_folder(name)
@@ -199,6 +229,11 @@ def _is_kdecoder_model(name: str) -> bool:
 def _start_from_model(recipe: TrainRecipe, loaded: PolyReply) -> _Start:
     """Begin with the model of a stage 1, or train the decoders of a stage 2 (or of imported LoRAs) further."""
     model, config, name = loaded.model, loaded.model.config, recipe.model.backbone
+    if recipe.method == DIALOGBERT and config.backbone["model_type"] != MODEL_TYPE:
+        raise PolyReplyError(
+            f"method dialogbert expected its own model in {name}, found one on {config.backbone['model_type']}; use a "
+            "BERT as utterance encoder, or model.backbone=mini"
+        )
     if config.num_decoders == 1 and config.architecture == "multi-decoder":
         return _Start(name, model.backbone, loaded.tokenizer, config.format())
     start = _Start(model.backbone_source or config.backbone_name, model.plain_backbone(), loaded.tokenizer)
