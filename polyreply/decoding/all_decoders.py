@@ -36,8 +36,8 @@ def decode(
     """
     if decoders is None and decoding.k > model.num_decoders:
         raise PolyReplyError(
-            f"expected k from 1 to {model.num_decoders}, the number of decoders, found {decoding.k}; for k replies of a "
-            "single decoder sample them (decode top-k, nucleus or min-p), or use beam"
+            f"expected k from 1 to {model.num_decoders}, the number of decoders, found {decoding.k}; for k replies of "
+            "one decoder sample them (decode top-k, nucleus or min-p), or use beam"
         )
     chosen = list(range(decoding.k) if decoders is None else decoders)
 

@@ -104,8 +104,8 @@ def check_single_decoder(model: PolyReplyModel) -> None:
         found = "shared weights that stage 2 changed"
     if found:
         raise PolyReplyError(
-            f"beam, nucleus, top-k, min-p and diverse-beam expected the stage-1 weights with adapters off, found {found}; "
-            "use the model folder of stage 1, or decode with decoders"
+            "beam, nucleus, top-k, min-p and diverse-beam expected the stage-1 weights with adapters off, found "
+            f"{found}; use the model folder of stage 1, or decode with decoders"
         )
 
 
