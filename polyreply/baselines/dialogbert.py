@@ -241,6 +241,6 @@ def positions(order_BU: Tensor, count_B: Tensor) -> Tensor:
 def order_divergence(scores_BC: Tensor, position_BC: Tensor, mask_BC: Tensor) -> Tensor:
     """KL from softmax of (max − position) / max to softmax of the scores, (B,)."""
     last_B1 = mask_BC.sum(1, keepdim=True) - 1
-    true_BC = ((last_B1 - position_BC) / last_B1).masked_fill(~mask_BC, -torch.inf).softmax(1)
+    true_BC = ((last_B1 - position_BC).to(scores_BC) / last_B1).masked_fill(~mask_BC, -torch.inf).softmax(1)
     log_found_BC = scores_BC.masked_fill(~mask_BC, -torch.inf).log_softmax(1).masked_fill(~mask_BC, 0.0)
     return (torch.xlogy(true_BC, true_BC) - true_BC * log_found_BC).sum(1)
