@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -25,7 +25,7 @@ from polyreply.data.token_corpus import TokenCorpus
 from polyreply.distributed import Processes
 from polyreply.em.assign import Assignment, Evidence, assign
 from polyreply.em.e_step import Likelihoods, e_step
-from polyreply.em.m_step import m_step
+from polyreply.em.m_step import DecoderTotals, m_step
 from polyreply.em.objective import Objective
 from polyreply.em.optimizer import DecoderOptimizer, learning_rate_at
 from polyreply.em.posterior import UsageBound
@@ -92,9 +92,13 @@ class EM:
         return np.random.default_rng([self.seed, self.step, _OBJECTIVE])
 
     @contextmanager
-    def computing(self, part: str) -> Iterator[None]:
-        """Set the type of the computation, and seed dropout by the step so that a resumed run draws the same."""
+    def computing(self, part: str, update: int = 0) -> Iterator[None]:
+        """Set the type of the computation, and seed dropout by the step so that a resumed run draws the same.
+
+        `update` is the number of the optimizer step, where an EM step has several.
+        """
         number = [self.seed, self.step, self.processes.rank, ("e-step", "m-step").index(part)]
+        number += [update] if update else []
         torch.manual_seed(int(np.random.SeedSequence(number).generate_state(1, np.uint64)[0]) >> 1)
         enabled = self.autocast is not None
         with torch.autocast(self.model.device.type, self.autocast or torch.bfloat16, enabled=enabled):
@@ -136,7 +140,8 @@ class StepRecord:
     assign_seconds: float
     m_seconds: float
     usage_K: tuple[float, ...] = ()
-    """Share of this step's samples (or of their posterior mass) each decoder was trained on; empty in stage 1."""
+    """Share of this step's samples (or of their posterior mass) each decoder was trained on, or what `em.usage` counts;
+    empty in stage 1."""
     max_posterior: float | None = None
     """Mean over samples of the largest posterior."""
     posterior_distance: float | None = None
@@ -177,37 +182,79 @@ def em_step(em: EM) -> StepRecord:
         with em.computing("e-step"):
             likelihoods = e_step(em.model, samples, em.settings, em.limits)
         assignment = _assign(em, likelihoods, ids_N, clock)
+    usage_K = _usage(em, samples, ids_N, assignment)
 
-    # M-step: the gradient of each decoder's loss on its samples, summed over processes.
-    weights_nK = torch.from_numpy(em.processes.own(assignment.weights_NK)).to(em.model.device)
-    em.model.train()
-    with em.computing("m-step"):
-        if em.objective is None:
-            totals = m_step(em.model, samples, weights_nK, len(ids_N), em.processes, em.limits)
-        else:
-            totals = em.objective.backward(em.model, samples, len(ids_N), em.rng(), em.processes, em.limits)
-    em.processes.sum_(chain((totals.nll_K, *totals.parts.values()), em.optimizer.gradients()))
-    loss = float(totals.nll_K.sum() / totals.tokens_K.sum())
-    _check_finite("loss", loss, em.step + 1)
-
-    # Optimizer step: one for each decoder that has samples; the others keep their weights and moments.
+    # M-step and optimizer step: each decoder learns from its own samples, all of them together or one after the other.
     rate = learning_rate_at(em.step, em.total_steps, em.optimizer.settings)
-    norm = em.optimizer.step((totals.samples_K > 0).tolist(), rate)
-    _check_finite("norm of the gradient", norm, em.step + 1)
+    weights_NK, nll, tokens, squares = assignment.weights_NK, 0.0, 0.0, 0.0
+    em.model.train()
+    for number, part_NK in enumerate([weights_NK] if em.settings.updates == "together" else _in_turn(weights_NK)):
+        totals, norm = _update(em, samples, part_NK, rate, number)
+        nll, tokens, squares = nll + float(totals.nll_K.sum()), tokens + float(totals.tokens_K.sum()), squares + norm**2
     em.model.train(False)
     em.step += 1
 
     seconds = clock.e_seconds, clock.assign_seconds, clock.lap()
     losses = {name: float(part) for name, part in totals.parts.items()}
-    record = StepRecord(em.step, epoch, loss, rate, len(ids_N), *seconds, gradient_norm=norm, losses=losses)
-    return record if em.method in SINGLE_DECODER else _with_statistics(record, em, assignment, totals.samples_K)
+    norm = math.sqrt(squares)
+    record = StepRecord(em.step, epoch, nll / tokens, rate, len(ids_N), *seconds, gradient_norm=norm, losses=losses)
+    return record if em.method in SINGLE_DECODER else _with_statistics(record, em, assignment, usage_K)
+
+
+def _update(em: EM, samples: Samples, weights_NK: Floats, rate: float, number: int) -> tuple[DecoderTotals, float]:
+    """The M-step on weighted samples and one optimizer step; sums over all processes, and the norm of the gradient.
+
+    The gradients of all processes are summed. Decoders without samples keep their weights and moments, or drift.
+    """
+    weights_nK = torch.from_numpy(em.processes.own(weights_NK)).to(em.model.device)
+    reduce, shared = em.optimizer.settings.loss, (em.processes, em.limits)
+    with em.computing("m-step", number):
+        if em.objective is None:
+            totals = m_step(em.model, samples, weights_nK, len(weights_NK), *shared, reduce=reduce)
+        else:
+            totals = em.objective.backward(em.model, samples, len(weights_NK), em.rng(), *shared)
+    em.processes.sum_(chain((totals.nll_K, *totals.parts.values()), em.optimizer.gradients()))
+    _check_finite("loss", float(totals.nll_K.sum() / totals.tokens_K.sum()), em.step + 1)
+    norm = em.optimizer.step((totals.samples_K > 0).tolist(), rate)
+    _check_finite("norm of the gradient", norm, em.step + 1)
+    return totals, norm
+
+
+def _in_turn(weights_NK: Floats) -> Iterator[Floats]:
+    """The weights of one decoder after the other, zero for all others; decoders without samples are left out."""
+    for k in np.flatnonzero(weights_NK.any(0)):
+        yield np.where(np.arange(weights_NK.shape[1]) == k, weights_NK, 0.0)
+
+
+def _usage(em: EM, samples: Samples, ids_N: Ints, assignment: Assignment) -> Floats:
+    """The share of samples that each decoder is trained on, or would be trained on without dropout in the E-step."""
+    weights_NK = assignment.weights_NK
+    if em.settings.usage == "eval" and em.settings.e_step_dropout and em.method not in SINGLE_DECODER:
+        with em.computing("e-step"):
+            own = e_step(em.model, samples, replace(em.settings, e_step_dropout=False), em.limits)
+        weights_NK = assign(em.method, _evidence(em, own, ids_N)).weights_NK
+    samples_K: Floats = weights_NK.sum(0)
+    return samples_K / samples_K.sum()
 
 
 def _assign(em: EM, own: Likelihoods, ids_N: Ints, clock: "_Clock") -> Assignment:
     """Gather the likelihoods of all processes and assign; every process computes the same."""
-    nll_NK, log_prior_NK = (em.processes.gather(part_nK.cpu(), len(ids_N)).numpy() for part_nK in own)
+    evidence = _evidence(em, own, ids_N)
     clock.e_seconds = clock.lap()
-    evidence = Evidence(
+    try:
+        assignment = assign(em.method, evidence)
+    except DivergedError as error:
+        raise DivergedError(f"step {em.step + 1}: {error}") from error
+    em.prices_K = assignment.prices_K
+    em.bound.add(assignment.posterior_NK)
+    clock.assign_seconds = clock.lap()
+    return assignment
+
+
+def _evidence(em: EM, own: Likelihoods, ids_N: Ints) -> Evidence:
+    """What an assigner sees: the likelihoods of all processes, and the settings."""
+    nll_NK, log_prior_NK = (em.processes.gather(part_nK.cpu(), len(ids_N)).numpy() for part_nK in own)
+    return Evidence(
         nll_NK,
         log_prior_NK,
         ids_N,
@@ -221,14 +268,6 @@ def _assign(em: EM, own: Likelihoods, ids_N: Ints, clock: "_Clock") -> Assignmen
         lengths_N=em.scored_lengths(ids_N),
         prices_K=em.prices_K,
     )
-    try:
-        assignment = assign(em.method, evidence)
-    except DivergedError as error:
-        raise DivergedError(f"step {em.step + 1}: {error}") from error
-    em.prices_K = assignment.prices_K
-    em.bound.add(assignment.posterior_NK)
-    clock.assign_seconds = clock.lap()
-    return assignment
 
 
 def _assign_corpus(em: EM, clock: "_Clock") -> dict[str, Tensor]:
@@ -250,11 +289,11 @@ def _check_finite(name: str, value: float, step: int) -> None:
         raise DivergedError(f"the {name} is {value} at step {step}")
 
 
-def _with_statistics(record: StepRecord, em: EM, assignment: Assignment, samples_K: Tensor) -> StepRecord:
+def _with_statistics(record: StepRecord, em: EM, assignment: Assignment, usage_K: Floats) -> StepRecord:
     """Add how the samples were shared out, and what the posterior says about how the decoders differ."""
     posterior_NK = assignment.posterior_NK
     statistics = {
-        "usage_K": tuple((samples_K / samples_K.sum()).tolist()),
+        "usage_K": tuple(usage_K.tolist()),
         "weight_std_K": tuple(assignment.weights_NK.std(0).tolist()),
         "max_posterior": float(posterior_NK.max(1).mean()),
         "posterior_distance": float(np.abs(posterior_NK - 1 / posterior_NK.shape[1]).sum(1).mean() / 2),

@@ -1,7 +1,8 @@
 """Adam for K decoders whose weights are stacked: one step for each decoder, none for a decoder without samples.
 
 A zero gradient would still move a decoder by its momentum and decay its moments. So each decoder's slice of a stacked
-parameter is a separate parameter here, over the same memory, and one without samples has no gradient at all.
+parameter is a separate parameter here, over the same memory, and one without samples has no gradient at all; unless it
+is to drift (`idle`), as in the code of the paper's authors.
 """
 
 import math
@@ -51,7 +52,7 @@ class DecoderOptimizer:
 
     @torch.no_grad()
     def step(self, active_K: Sequence[bool], learning_rate: float) -> float:
-        """Take one step with every decoder that has samples; the norm of all gradients before clipping.
+        """Take one step with every decoder that has samples, or is to drift; the norm of all gradients before clipping.
 
         If the norm is not finite, it is returned without a step and the weights are unchanged.
         """
@@ -59,6 +60,8 @@ class DecoderOptimizer:
             for piece, (whole, k) in slices:
                 gradient = whole.grad
                 piece.grad = None if gradient is None or not active else gradient if k is None else gradient[k]
+                if not active and self.settings.idle == "drift":
+                    piece.grad = torch.zeros_like(piece)
         for parameter in self._shared:
             if parameter.grad is not None:
                 parameter.grad /= max(1, sum(active_K))

@@ -20,7 +20,7 @@ class EMSettings:
     """The E-step."""
 
     e_step_size: int = 640
-    """N: samples of one EM step, over all processes. K has to divide it."""
+    """N: samples of one EM step, over all processes. K has to divide it where all decoders get equally many."""
     draw_by: Literal["pairs", "contexts"] = "pairs"
     """What an E-step draws: N pairs at random; or whole contexts with all their responses, up to N pairs, so that the
     responses to one context compete for decoders in the same step."""
@@ -46,6 +46,12 @@ class EMSettings:
     """relaxed-wta: the weight that the decoders which do not win share."""
     freeze_shared: bool = True
     """Train only what differs between decoders (and the prior)."""
+    updates: Literal["together", "in-turn"] = "together"
+    """One optimizer step for all decoders, each on its own samples; or K steps, one decoder after the other, as in the
+    authors' code for EqHard-EM. It makes a difference only if idle decoders drift (`optimizer.idle`)."""
+    usage: Literal["trained", "eval"] = "trained"
+    """What `usage` counts: the samples that decoders were trained on; or those that they would get without dropout in
+    the E-step, as in the authors' code, which costs another E-step where there is dropout."""
 
     def problems(self) -> Iterator[str]:
         """Values that an E-step cannot use."""
@@ -80,6 +86,12 @@ class OptimizerSettings:
     start twenty times as large as its other weights and would learn too slowly; with a rate such as 0.02."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Adam's decay rates of the gradient's mean and square."""
+    idle: Literal["rest", "drift"] = "rest"
+    """What a decoder without samples does: it rests, weights and moments unchanged; or drifts on by its momentum, as in
+    the authors' code, where one AdamW steps all decoders and those without samples have gradients of zero."""
+    loss: Literal["tokens", "samples"] = "tokens"
+    """A decoder's loss: the mean NLL per token of its own samples; or, as in the authors' code for Hard- and Soft-EM,
+    each sample's NLL per token, averaged over the samples of all decoders."""
     weight_decay: float = 0.0
     """AdamW's decay of weight matrices; biases and the weights of norms do not decay."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"

@@ -8,7 +8,7 @@ from typing import Literal
 from polyreply.baselines.settings import AdaLabelSettings, DialogBertSettings
 from polyreply.config import load_recipe
 from polyreply.data.context_format import ContextFormat
-from polyreply.em.assign import METHODS
+from polyreply.em.assign import METHODS, UNEQUAL
 from polyreply.em.settings import DIALOGBERT, MLE, SINGLE_DECODER, EMSettings, OptimizerSettings
 from polyreply.metrics.tokenize import TokenizerName
 from polyreply.models.backbones import MiniConfig
@@ -202,7 +202,7 @@ class TrainRecipe:
         if self.method == DIALOGBERT and self.context and (self.context.prefix or self.context.turn_separator):
             yield "context has a prefix or turn_separator, but dialogbert reads each turn by itself; leave them out"
         size, decoders = self.em.e_step_size, max(self.model.num_decoders, 1)
-        if not self.has_one_decoder and size % decoders:
+        if not self.has_one_decoder and self.method not in UNEQUAL and size % decoders:
             nearest = max(size // decoders, 1) * decoders
             yield (
                 f"em.e_step_size {size} cannot be split equally over {decoders} decoders; use a multiple of "
