@@ -198,9 +198,9 @@ class PolyReply:
         """The replies to a message (a text), to several turns (a tuple or a Dialogue), or to a list of these.
 
         `decode` is decoders (one reply of each, or of the first k), mbr (each decoder's reply that agrees best with
-        `samples` of all of them), or beam, nucleus, min-p or diverse-beam (k replies of stage 1's single-decoder model,
-        by default 10). `m` keeps the m most diverse of them. `ReplyOptions` describes every option; None leaves it to
-        the model's own generation config. An option that the way to decode would ignore is an error.
+        `samples` of all of them), or beam, nucleus, top-k, min-p or diverse-beam (k replies of stage 1's single-decoder
+        model, by default 10). `m` keeps the m most diverse of them. `ReplyOptions` describes every option; None leaves
+        it to the model's own generation config. An option that the way to decode would ignore is an error.
         """
         if batch_size < 1:
             raise PolyReplyError(f"batch_size must be 1 or more, found {batch_size}")

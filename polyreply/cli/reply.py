@@ -33,7 +33,9 @@ def reply(
         str,
         typer.Option(help="A model folder, a name on the Hugging Face hub, or shipped: the best that can be loaded."),
     ] = "shipped",
-    decode: Annotated[str, typer.Option(help="decoders, mbr, beam, nucleus, min-p or diverse-beam.")] = "decoders",
+    decode: Annotated[
+        str, typer.Option(help="decoders, mbr, beam, nucleus, top-k, min-p or diverse-beam.")
+    ] = "decoders",
     k: Annotated[int | None, typer.Option("-k", help="Replies for each message: all decoders, or 10.")] = None,
     m: Annotated[int | None, typer.Option("-m", help="Show only this many of them, the most diverse.")] = None,
     input: Annotated[Path | None, typer.Option("--input", "-i", help="A dialogue file to reply to.")] = None,
@@ -49,6 +51,7 @@ def reply(
     top_p: Annotated[
         float | None, typer.Option(help="With --sample, nucleus or mbr: the share of likely tokens.")
     ] = None,
+    top_k: Annotated[int | None, typer.Option(help="With --sample or top-k: the number of likely tokens.")] = None,
     min_p: Annotated[
         float | None,
         typer.Option(help="With --sample or min-p: the least probability of a token, relative to the likeliest."),
@@ -86,6 +89,7 @@ def reply(
         "do_sample": sample or None,
         "temperature": temperature,
         "top_p": top_p,
+        "top_k": top_k,
         "min_p": min_p,
         "samples": samples,
     }

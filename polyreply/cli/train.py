@@ -81,13 +81,12 @@ def _run(recipe: "TrainRecipe", *, resume: bool, allow_changes: bool) -> None:
 def _print_paths(recipe: "TrainRecipe", as_json: bool) -> None:
     from polyreply.cli.display import print_json
     from polyreply.distributed import rank
-    from polyreply.em.settings import MLE
 
     if rank() != 0:
         return
     out = Path(recipe.out)
     paths = {"model": out / "model", "log": out / "log.jsonl"}
-    if recipe.method != MLE:
+    if not recipe.has_one_decoder:
         paths["usage"] = out / "usage.json"
     if as_json:
         print_json({name: str(path) for name, path in paths.items()})

@@ -1,1 +1,1 @@
-"""Replies: all K decoders in one pass; beam search, nucleus, min-p and diverse beam search as baselines."""
+"""Replies: all K decoders in one pass; beam search, nucleus, top-k, min-p and diverse beam search as baselines."""

@@ -36,7 +36,10 @@ def decode(
     A decoder can be given several times, if its numbers are next to each other.
     """
     if decoders is None and decoding.k > model.num_decoders:
-        raise PolyReplyError(f"expected k from 1 to {model.num_decoders}, the number of decoders, found {decoding.k}")
+        raise PolyReplyError(
+            f"expected k from 1 to {model.num_decoders}, the number of decoders, found {decoding.k}; for k replies of "
+            "one decoder sample them (decode top-k, nucleus or min-p), or use beam"
+        )
     chosen = list(range(decoding.k) if decoders is None else decoders)
 
     def run(context_BS: Tensor, mask_BS: Tensor) -> list[list[Response]]:

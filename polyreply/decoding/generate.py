@@ -23,6 +23,8 @@ Function = Callable[[PolyReplyModel, Tensor, Tensor, Decoding], list[list[Respon
 SINGLE_DECODER_K = 10
 """How many responses the ways without K decoders give by default."""
 _SAMPLING = {"do_sample", "temperature", "top_k", "top_p", "min_p"}
+_SHARES = ("top_p", "top_k", "min_p")
+"""Options for sampling that are also the option of a way to decode."""
 _OWN = {"samples", "beta", "num_groups", "diversity_penalty"}
 """Options of single ways to decode that are not fields of a GenerationConfig, or not with that meaning."""
 
@@ -43,7 +45,7 @@ class GenerationOptions(TypedDict, total=False):
     temperature: float | None
     """With `do_sample`: below 1 sharpens the distribution, above 1 flattens it."""
     top_k: int | None
-    """With `do_sample`: sample from this many likeliest tokens."""
+    """With `do_sample` or top-k: sample from this many likeliest tokens."""
     top_p: float | None
     """With `do_sample`, nucleus or mbr: sample from the likeliest tokens that have this probability together."""
     min_p: float | None
@@ -87,6 +89,7 @@ WAYS: dict[str, Way] = {
     "mbr": Way("polyreply.decoding.mbr:mbr", ("samples", "beta", "top_p")),
     "beam": Way("polyreply.decoding.single_decoder:beam", of_decoders=False),
     "nucleus": Way("polyreply.decoding.single_decoder:nucleus", ("do_sample", "top_p"), of_decoders=False),
+    "top-k": Way("polyreply.decoding.single_decoder:top_k", ("do_sample", "top_k"), of_decoders=False),
     "min-p": Way("polyreply.decoding.single_decoder:min_p", ("do_sample", "min_p"), of_decoders=False),
     "diverse-beam": Way(
         "polyreply.decoding.diverse_beam:diverse_beam", ("num_groups", "diversity_penalty"), of_decoders=False
@@ -134,7 +137,7 @@ def check_request(
         k = model.num_decoders if way.of_decoders else SINGLE_DECODER_K
     generator = torch.Generator(model.device).manual_seed(seed)
     return _check_values(
-        replace(Decoding.of(config, k, generator), top_p=given.get("top_p"), min_p=given.get("min_p"), **own)
+        replace(Decoding.of(config, k, generator), **{name: given.get(name) for name in _SHARES}, **own)
     )
 
 

@@ -112,6 +112,8 @@ class Decoding:
     """Source of the random numbers of sampling; None is PyTorch's own."""
     top_p: float | None = None
     """nucleus, mbr: share of probability of the tokens that samples are drawn from; None is the way's default."""
+    top_k: int | None = None
+    """top-k: how many of the likeliest tokens samples are drawn from; None is the way's default."""
     min_p: float | None = None
     """min-p: least probability of a token that may be drawn, relative to the likeliest; None is the way's default."""
     samples: int | None = None

@@ -1,4 +1,4 @@
-"""`beam`, `nucleus` and `min-p`: replies of the single-decoder model, through Transformers' own `generate`.
+"""`beam`, `nucleus`, `top-k` and `min-p`: replies of the single-decoder model, through Transformers' own `generate`.
 
 The single-decoder model is that of stage 1: the shared weights of a K-decoder model with its adapters off, or with
 stage 1's own adapter.
@@ -23,7 +23,7 @@ from polyreply.models.model import PolyReplyModel
 from polyreply.models.rows import Rows
 from polyreply.models.score import Limits, token_nll
 
-TOP_P, MIN_P = 0.95, 0.1
+TOP_P, TOP_K, MIN_P = 0.95, 50, 0.1
 
 
 @torch.no_grad()
@@ -46,6 +46,15 @@ def nucleus(model: PolyReplyModel, context_BS: Tensor, mask_BS: Tensor, decoding
     """For each context k samples from the nucleus: the likeliest tokens that together have probability `top_p`."""
     sampling = nucleus_sampling(TOP_P if decoding.top_p is None else decoding.top_p)
     return _sample(model, context_BS, mask_BS, replace(decoding, sampling=sampling))
+
+
+@torch.no_grad()
+def top_k(model: PolyReplyModel, context_BS: Tensor, mask_BS: Tensor, decoding: Decoding) -> list[list[Response]]:
+    """For each context k samples from the `top_k` likeliest tokens."""
+    largest = TOP_K if decoding.top_k is None else decoding.top_k
+    if largest < 1:
+        raise PolyReplyError(f"top_k must be 1 or more, found {largest}")
+    return _sample(model, context_BS, mask_BS, replace(decoding, sampling=Sampling(top_k=largest)))
 
 
 @torch.no_grad()
@@ -95,8 +104,8 @@ def check_single_decoder(model: PolyReplyModel) -> None:
         found = "shared weights that stage 2 changed"
     if found:
         raise PolyReplyError(
-            f"beam, nucleus, min-p and diverse-beam expected the stage-1 weights with adapters off, found {found}; "
-            "use the model folder of stage 1, or decode with decoders"
+            "beam, nucleus, top-k, min-p and diverse-beam expected the stage-1 weights with adapters off, found "
+            f"{found}; use the model folder of stage 1, or decode with decoders"
         )
 
 

@@ -207,6 +207,8 @@ METHODS: dict[str, Assigner] = {
     "annealed-wta": annealed_wta,
 }
 """The methods of stage 2 by the names that recipes use."""
+UNEQUAL = ("hard-em", "soft-em", "relaxed-wta", "annealed-wta")
+"""Those of them that do not give equally many samples to all decoders, so that K need not divide their number."""
 
 _STREAMS = {"hard-em": 0, "eqhard-em": 1, "eqrandom-fixed": 2, "eqrandom-dynamic": 3}
 

@@ -1,7 +1,8 @@
 """One step of EM, in the paper's order: draw, E-step, assignment, M-step, optimizer step.
 
 `em_step` is the algorithm. `EM` holds what its steps read and what they change; checkpoints keep the latter. Stage 1
-(`mle`) is the same step with a single decoder that gets every sample, so nothing has to be scored or assigned.
+(`mle`) is the same step with a single decoder that gets every sample, so nothing has to be scored or assigned. Other
+methods with a single decoder (`adalabel`, `dialogbert`) put an objective of their own in the place of the M-step.
 
 Legend: N samples of a step over all processes, n of this one, M samples of the corpus, K decoders.
 """
@@ -10,7 +11,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -24,13 +25,17 @@ from polyreply.data.token_corpus import TokenCorpus
 from polyreply.distributed import Processes
 from polyreply.em.assign import Assignment, Evidence, assign
 from polyreply.em.e_step import Likelihoods, e_step
-from polyreply.em.m_step import m_step
+from polyreply.em.m_step import DecoderTotals, m_step
+from polyreply.em.objective import Objective
 from polyreply.em.optimizer import DecoderOptimizer, learning_rate_at
 from polyreply.em.posterior import UsageBound
-from polyreply.em.settings import MLE, EMSettings
+from polyreply.em.settings import SINGLE_DECODER, EMSettings
 from polyreply.errors import DivergedError
 from polyreply.models.model import PolyReplyModel
 from polyreply.models.score import Limits, Samples
+
+_OBJECTIVE = 11
+"""Keeps the random numbers of an objective apart from all others of a run."""
 
 
 @dataclass
@@ -48,6 +53,8 @@ class EM:
     pad_id: int = 0
     autocast: torch.dtype | None = None
     """The type of the computation, where it is not that of the weights."""
+    objective: Objective | None = None
+    """What is minimised in place of the NLL; a part of the model."""
     processes: Processes = field(default_factory=Processes)
 
     # What steps change:
@@ -80,10 +87,18 @@ class EM:
         longest = self.settings.e_step_max_tokens if self.settings.e_step_candidates is None else None
         return np.minimum(self.corpus.response_lengths[ids_N], longest or np.iinfo(np.int32).max)
 
+    def rng(self) -> np.random.Generator:
+        """The random numbers of an objective at this step, the same on every process."""
+        return np.random.default_rng([self.seed, self.step, _OBJECTIVE])
+
     @contextmanager
-    def computing(self, part: str) -> Iterator[None]:
-        """Set the type of the computation, and seed dropout by the step so that a resumed run draws the same."""
+    def computing(self, part: str, update: int = 0) -> Iterator[None]:
+        """Set the type of the computation, and seed dropout by the step so that a resumed run draws the same.
+
+        `update` is the number of the optimizer step, where an EM step has several.
+        """
         number = [self.seed, self.step, self.processes.rank, ("e-step", "m-step").index(part)]
+        number += [update] if update else []
         torch.manual_seed(int(np.random.SeedSequence(number).generate_state(1, np.uint64)[0]) >> 1)
         enabled = self.autocast is not None
         with torch.autocast(self.model.device.type, self.autocast or torch.bfloat16, enabled=enabled):
@@ -126,7 +141,8 @@ class StepRecord:
     assign_seconds: float
     m_seconds: float
     usage_K: tuple[float, ...] = ()
-    """Share of this step's samples (or of their posterior mass) each decoder was trained on; empty in stage 1."""
+    """Share of this step's samples (or of their posterior mass) each decoder was trained on, or what `em.usage` counts;
+    empty in stage 1."""
     max_posterior: float | None = None
     """Mean over samples of the largest posterior."""
     posterior_distance: float | None = None
@@ -139,6 +155,8 @@ class StepRecord:
     weight_std_K: tuple[float, ...] = ()
     """Standard deviation over this step's samples of each decoder's weights, as in the paper's figure of the
     assignment: about 0 when training is synchronous, √(1/K − 1/K²) for equal hard assignments."""
+    losses: dict[str, float] = field(default_factory=dict)
+    """What an objective reports besides the NLL, by name."""
 
     @property
     def seconds(self) -> float:
@@ -155,7 +173,7 @@ def em_step(em: EM) -> StepRecord:
     samples = em.samples(em.processes.own(ids_N))
 
     # E-step: how well does each decoder explain each sample? Then assign samples to decoders.
-    if em.method == MLE:
+    if em.method in SINGLE_DECODER:
         assignment = Assignment(np.ones((len(ids_N), 1)), np.ones((len(ids_N), 1)))
     elif em.settings.e_step_scope == "corpus":
         if first_of_epoch:
@@ -165,56 +183,93 @@ def em_step(em: EM) -> StepRecord:
         with em.computing("e-step"):
             likelihoods = e_step(em.model, samples, em.settings, em.limits)
         assignment = _assign(em, likelihoods, ids_N, clock)
+    usage_K = _usage(em, samples, ids_N, assignment)
 
-    # M-step: train every decoder on its samples, all at once unless the settings ask for parts or several passes.
+    # M-step and optimizer step: each decoder learns from its own samples, all of them together or in several steps.
     rate = learning_rate_at(em.step, em.total_steps, em.optimizer.settings)
+    nll = tokens = squares = 0.0
     em.model.train()
-    with em.computing("m-step"):
-        updates = [_update(em, samples, part_N, assignment, rate) for part_N in _parts(em, assignment)]
+    for number, part_NK in enumerate(_parts(em, assignment.weights_NK)):
+        totals, norm = _update(em, samples, part_NK, rate, number)
+        nll, tokens, squares = nll + float(totals.nll_K.sum()), tokens + float(totals.tokens_K.sum()), squares + norm**2
     em.model.train(False)
     em.step += 1
 
-    nll, tokens, norms = (sum(column) for column in zip(*updates, strict=True))
     seconds = clock.e_seconds, clock.assign_seconds, clock.lap()
-    statistics = {"gradient_norm": norms / len(updates)}
-    record = StepRecord(em.step, epoch, nll / tokens, rate, len(ids_N), *seconds, **statistics)
-    return record if em.method == MLE else _with_statistics(record, em, assignment)
+    losses = {name: float(part) for name, part in totals.parts.items()}
+    norm = math.sqrt(squares)
+    record = StepRecord(em.step, epoch, nll / tokens, rate, len(ids_N), *seconds, gradient_norm=norm, losses=losses)
+    return record if em.method in SINGLE_DECODER else _with_statistics(record, em, assignment, usage_K)
 
 
-def _parts(em: EM, assignment: Assignment) -> list[Ints]:
-    """The samples of each optimizer step of a draw: all, or parts with equally many of every decoder."""
-    number = len(assignment.weights_NK)
-    if em.method == MLE or em.settings.m_step_parts == 1:
-        parts: list[Ints] = [np.arange(number)]
-    else:
-        order_N = np.argsort(assignment.weights_NK.argmax(1), kind="stable")
-        parts = [np.sort(order_N[begin :: em.settings.m_step_parts]) for begin in range(em.settings.m_step_parts)]
-    return parts * (1 if em.method == MLE else em.settings.m_step_passes)
+def _parts(em: EM, weights_NK: Floats) -> Iterator[Floats]:
+    """The weights of each optimizer step of a draw, zero for the samples (or decoders) of the others."""
+    for _ in range(em.settings.m_step_passes):
+        if em.settings.updates == "in-turn":
+            yield from _in_turn(weights_NK)
+        else:
+            place_N = np.argsort(np.argsort(weights_NK.argmax(1), kind="stable"))
+            for part in range(em.settings.m_step_parts):  # each has equally many samples of every decoder
+                yield weights_NK * (place_N % em.settings.m_step_parts == part)[:, None]
 
 
-def _update(em: EM, samples: Samples, part_N: Ints, assignment: Assignment, rate: float) -> tuple[float, float, float]:
-    """One optimizer step on some samples of a draw: their NLL, their tokens, and the norm of the gradient."""
-    # The gradient of each decoder's loss on its samples, summed over processes.
-    chosen_n = em.processes.own(np.isin(np.arange(len(assignment.weights_NK)), part_N))
-    weights_nK = torch.from_numpy(em.processes.own(assignment.weights_NK)[chosen_n]).to(em.model.device)
-    if not chosen_n.all():
-        samples = samples.select(torch.from_numpy(chosen_n.nonzero()[0]).to(em.model.device))
-    totals = m_step(em.model, samples, weights_nK, len(part_N), em.processes, em.limits)
-    em.processes.sum_(chain((totals.nll_K,), em.optimizer.gradients()))
-    nll, tokens = float(totals.nll_K.sum()), float(totals.tokens_K.sum())
-    _check_finite("loss", nll / tokens, em.step + 1)
+def _update(em: EM, samples: Samples, weights_NK: Floats, rate: float, number: int) -> tuple[DecoderTotals, float]:
+    """The M-step on weighted samples and one optimizer step; sums over all processes, and the norm of the gradient.
 
-    # Optimizer step: one for each decoder that has samples; the others keep their weights and moments.
+    The gradients of all processes are summed. Decoders without samples keep their weights and moments, or drift.
+    """
+    weights_nK, weighted = torch.from_numpy(em.processes.own(weights_NK)).to(em.model.device), weights_NK.any(1)
+    if not weighted.all():
+        index = torch.from_numpy(em.processes.own(weighted).nonzero()[0]).to(em.model.device)
+        samples, weights_nK = samples.select(index), weights_nK[index]
+    reduce, shared = em.optimizer.settings.loss, (em.processes, em.limits)
+    with em.computing("m-step", number):
+        if em.objective is None:
+            totals = m_step(em.model, samples, weights_nK, int(weighted.sum()), *shared, reduce=reduce)
+        else:
+            totals = em.objective.backward(em.model, samples, len(weights_NK), em.rng(), *shared)
+    em.processes.sum_(chain((totals.nll_K, *totals.parts.values()), em.optimizer.gradients()))
+    _check_finite("loss", float(totals.nll_K.sum() / totals.tokens_K.sum()), em.step + 1)
     norm = em.optimizer.step((totals.samples_K > 0).tolist(), rate)
     _check_finite("norm of the gradient", norm, em.step + 1)
-    return nll, tokens, norm
+    return totals, norm
+
+
+def _in_turn(weights_NK: Floats) -> Iterator[Floats]:
+    """The weights of one decoder after the other, zero for all others; decoders without samples are left out."""
+    for k in np.flatnonzero(weights_NK.any(0)):
+        yield np.where(np.arange(weights_NK.shape[1]) == k, weights_NK, 0.0)
+
+
+def _usage(em: EM, samples: Samples, ids_N: Ints, assignment: Assignment) -> Floats:
+    """The share of samples that each decoder is trained on, or would be trained on without dropout in the E-step."""
+    weights_NK = assignment.weights_NK
+    if em.settings.usage == "eval" and em.settings.e_step_dropout and em.method not in SINGLE_DECODER:
+        with em.computing("e-step"):
+            own = e_step(em.model, samples, replace(em.settings, e_step_dropout=False), em.limits)
+        weights_NK = assign(em.method, _evidence(em, own, ids_N)).weights_NK
+    samples_K: Floats = weights_NK.sum(0)
+    return samples_K / samples_K.sum()
 
 
 def _assign(em: EM, own: Likelihoods, ids_N: Ints, clock: "_Clock") -> Assignment:
     """Gather the likelihoods of all processes and assign; every process computes the same."""
-    nll_NK, log_prior_NK = (em.processes.gather(part_nK.cpu(), len(ids_N)).numpy() for part_nK in own)
+    evidence = _evidence(em, own, ids_N)
     clock.e_seconds = clock.lap()
-    evidence = Evidence(
+    try:
+        assignment = assign(em.method, evidence)
+    except DivergedError as error:
+        raise DivergedError(f"step {em.step + 1}: {error}") from error
+    em.prices_K = assignment.prices_K
+    em.bound.add(assignment.posterior_NK)
+    clock.assign_seconds = clock.lap()
+    return assignment
+
+
+def _evidence(em: EM, own: Likelihoods, ids_N: Ints) -> Evidence:
+    """What an assigner sees: the likelihoods of all processes, and the settings."""
+    nll_NK, log_prior_NK = (em.processes.gather(part_nK.cpu(), len(ids_N)).numpy() for part_nK in own)
+    return Evidence(
         nll_NK,
         log_prior_NK,
         ids_N,
@@ -228,14 +283,6 @@ def _assign(em: EM, own: Likelihoods, ids_N: Ints, clock: "_Clock") -> Assignmen
         lengths_N=em.scored_lengths(ids_N),
         prices_K=em.prices_K,
     )
-    try:
-        assignment = assign(em.method, evidence)
-    except DivergedError as error:
-        raise DivergedError(f"step {em.step + 1}: {error}") from error
-    em.prices_K = assignment.prices_K
-    em.bound.add(assignment.posterior_NK)
-    clock.assign_seconds = clock.lap()
-    return assignment
 
 
 def _assign_corpus(em: EM, clock: "_Clock") -> dict[str, Tensor]:
@@ -257,11 +304,11 @@ def _check_finite(name: str, value: float, step: int) -> None:
         raise DivergedError(f"the {name} is {value} at step {step}")
 
 
-def _with_statistics(record: StepRecord, em: EM, assignment: Assignment) -> StepRecord:
+def _with_statistics(record: StepRecord, em: EM, assignment: Assignment, usage_K: Floats) -> StepRecord:
     """Add how the samples were shared out, and what the posterior says about how the decoders differ."""
-    posterior_NK, samples_K = assignment.posterior_NK, assignment.weights_NK.sum(0)
+    posterior_NK = assignment.posterior_NK
     statistics = {
-        "usage_K": tuple((samples_K / samples_K.sum()).tolist()),
+        "usage_K": tuple(usage_K.tolist()),
         "weight_std_K": tuple(assignment.weights_NK.std(0).tolist()),
         "max_posterior": float(posterior_NK.max(1).mean()),
         "posterior_distance": float(np.abs(posterior_NK - 1 / posterior_NK.shape[1]).sum(1).mean() / 2),

@@ -1,12 +1,15 @@
 """The M-step: gradients of the decoders on the samples they were given.
 
 Each decoder's loss is the mean NLL per token of its own samples, weighted as the E-step says. So one optimizer step on
-all of them equals one step for each decoder by itself, whatever their shares are.
+all of them equals one step for each decoder by itself, whatever their shares are. With `reduce="samples"` it is each
+sample's NLL per token, averaged over the samples of all decoders: a decoder with few samples has a small gradient.
 
 Legend: N samples of the step over all processes, n of this one, K decoders.
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +17,7 @@ from torch import Tensor
 from polyreply.distributed import Processes
 from polyreply.em.e_step import context_chunks
 from polyreply.models.model import PolyReplyModel
-from polyreply.models.score import Limits, Samples, backward_nll
+from polyreply.models.score import Limits, Samples, TokenLoss, backward_nll
 
 
 class DecoderTotals(NamedTuple):
@@ -26,6 +29,8 @@ class DecoderTotals(NamedTuple):
     """Σ weights · response tokens, over all processes."""
     samples_K: Tensor
     """Σ weights, over all processes: how many samples each decoder is trained on."""
+    parts: Mapping[str, Tensor] = MappingProxyType({})
+    """This process's share of what an objective reports, by name: the sum over processes is logged."""
 
 
 def m_step(
@@ -35,18 +40,24 @@ def m_step(
     num_samples: int,
     processes: Processes | None = None,
     limits: Limits | None = None,
+    loss: TokenLoss | None = None,
+    reduce: Literal["tokens", "samples"] = "tokens",
 ) -> DecoderTotals:
     """Add the gradients of all decoders' losses, and of the prior's, to the weights, chunk by chunk.
 
-    `num_samples` is N. Every process scales by totals over all N samples, so that the sum of the processes' gradients
-    is the gradient of one large batch.
+    `num_samples` is N, `loss` what takes the NLL's place, `reduce` the setting `optimizer.loss`. Every process scales
+    by totals over all N samples, so that the sum of the processes' gradients is the gradient of one large batch.
     """
     processes, limits = processes or Processes(), limits or Limits()
-    tokens_K = (weights_nK * samples.response_mask_NT.sum(1, keepdim=True)).sum(0)
+    length_n1 = samples.response_mask_NT.sum(1, keepdim=True)
+    tokens_K = (weights_nK * length_n1).sum(0)
     samples_K = weights_nK.sum(0)
     processes.sum_((tokens_K, samples_K))
-    scaled_nK = weights_nK / tokens_K.clamp(min=torch.finfo(tokens_K.dtype).tiny)
-    nll_nK = backward_nll(model, samples, scaled_nK, limits=limits)
+    if reduce == "tokens":
+        scaled_nK = weights_nK / tokens_K.clamp(min=torch.finfo(tokens_K.dtype).tiny)
+    else:
+        scaled_nK = weights_nK / (num_samples * length_n1.clamp(min=1))
+    nll_nK = backward_nll(model, samples, scaled_nK, limits=limits, loss=loss)
     _backward_prior(model, samples, weights_nK, num_samples, limits)
     return DecoderTotals((weights_nK * nll_nK).sum(0), tokens_K, samples_K)
 

@@ -1,7 +1,8 @@
 """Adam for K decoders whose weights are stacked: one step for each decoder, none for a decoder without samples.
 
 A zero gradient would still move a decoder by its momentum and decay its moments. So each decoder's slice of a stacked
-parameter is a separate parameter here, over the same memory, and one without samples has no gradient at all.
+parameter is a separate parameter here, over the same memory, and one without samples has no gradient at all; unless it
+is to drift (`idle`), as in the code of the paper's authors.
 """
 
 import math
@@ -33,10 +34,13 @@ class DecoderOptimizer:
         if self.num_decoders == 1 and train_shared:  # one model, so one gradient to clip
             groups = [[parameter for group in groups for parameter in group]]
         self._groups = groups
-        alone = [{"params": [parameter]} for group in groups for parameter in group]
         together = [{"params": group} for group in groups if group]
-        options = alone if settings.relative else together
-        self.adam = torch.optim.Adam(options, lr=settings.learning_rate, betas=settings.betas)
+        if settings.relative or settings.weight_decay:  # each parameter has its own learning rate, or its own decay
+            together = [{"params": [parameter]} for group in groups for parameter in group]
+        self.adam = torch.optim.AdamW(together, lr=settings.learning_rate, betas=settings.betas, weight_decay=0.0)
+        for options in self.adam.param_groups:
+            if settings.weight_decay and options["params"][0].ndim > 1:
+                options["weight_decay"] = settings.weight_decay
         self._trained = [p for p in model.parameters() if p.requires_grad]
 
     def gradients(self) -> Iterator[Tensor]:
@@ -48,7 +52,7 @@ class DecoderOptimizer:
 
     @torch.no_grad()
     def step(self, active_K: Sequence[bool], learning_rate: float) -> float:
-        """Take one step with every decoder that has samples; the norm of all gradients before clipping.
+        """Take one step with every decoder that has samples, or is to drift; the norm of all gradients before clipping.
 
         If the norm is not finite, it is returned without a step and the weights are unchanged.
         """
@@ -56,6 +60,8 @@ class DecoderOptimizer:
             for piece, (whole, k) in slices:
                 gradient = whole.grad
                 piece.grad = None if gradient is None or not active else gradient if k is None else gradient[k]
+                if not active and self.settings.idle == "drift":
+                    piece.grad = torch.zeros_like(piece)
         for parameter in self._shared:
             if parameter.grad is not None:
                 parameter.grad /= max(1, sum(active_K))

@@ -6,6 +6,10 @@ from typing import Literal
 
 MLE = "mle"
 """The method of stage 1, which trains a single decoder on everything."""
+ADALABEL, DIALOGBERT = "adalabel", "dialogbert"
+"""The dialogue models that the paper compares with (`polyreply/baselines`)."""
+SINGLE_DECODER = (MLE, ADALABEL, DIALOGBERT)
+"""The methods with a single decoder that gets every sample: nothing is scored or assigned."""
 
 Cost = Literal["posterior", "nll"]
 """What a balanced assignment sums: −Q(z|c, r) as in the paper's text, or −log p(r, z|c) as in its authors' code."""
@@ -16,7 +20,7 @@ class EMSettings:
     """The E-step."""
 
     e_step_size: int = 640
-    """N: samples of one EM step, over all processes. K has to divide it."""
+    """N: samples of one EM step, over all processes. K has to divide it where all decoders get equally many."""
     draw_by: Literal["pairs", "contexts"] = "pairs"
     """What an E-step draws: N pairs at random; or whole contexts with all their responses, up to N pairs, so that the
     responses to one context compete for decoders in the same step."""
@@ -49,6 +53,12 @@ class EMSettings:
     """relaxed-wta: the weight that the decoders which do not win share."""
     freeze_shared: bool = True
     """Train only what differs between decoders (and the prior)."""
+    updates: Literal["together", "in-turn"] = "together"
+    """One optimizer step for all decoders, each on its own samples; or K steps, one decoder after the other, as in the
+    authors' code for EqHard-EM. It makes a difference only if idle decoders drift (`optimizer.idle`)."""
+    usage: Literal["trained", "eval"] = "trained"
+    """What `usage` counts: the samples that decoders were trained on; or those that they would get without dropout in
+    the E-step, as in the authors' code, which costs another E-step where there is dropout."""
 
     def problems(self) -> Iterator[str]:
         """Values that an E-step cannot use."""
@@ -84,7 +94,7 @@ class EMSettings:
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """The M-step: Adam, one step for each decoder that has samples."""
+    """The M-step: AdamW, one step for each decoder that has samples."""
 
     learning_rate: float = 1e-3
     """Of every decoder; adapters on a frozen backbone often learn faster with more, such as 3e-3."""
@@ -93,6 +103,14 @@ class OptimizerSettings:
     start twenty times as large as its other weights and would learn too slowly; with a rate such as 0.02."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Adam's decay rates of the gradient's mean and square."""
+    idle: Literal["rest", "drift"] = "rest"
+    """What a decoder without samples does: it rests, weights and moments unchanged; or drifts on by its momentum, as in
+    the authors' code, where one AdamW steps all decoders and those without samples have gradients of zero."""
+    loss: Literal["tokens", "samples"] = "tokens"
+    """A decoder's loss: the mean NLL per token of its own samples; or, as in the authors' code for Hard- and Soft-EM,
+    each sample's NLL per token, averaged over the samples of all decoders."""
+    weight_decay: float = 0.0
+    """AdamW's decay of weight matrices; biases and the weights of norms do not decay."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """After warm-up: stay, or fall to zero at the last step."""
     warmup_steps: int = 0
@@ -112,6 +130,8 @@ class OptimizerSettings:
             yield f"learning_rate is {self.learning_rate}; use a number above 0"
         if not all(0 <= beta < 1 for beta in self.betas):
             yield f"betas are {self.betas}; use numbers from 0 to below 1"
+        if self.weight_decay < 0:
+            yield f"weight_decay is {self.weight_decay}; use 0 or more"
         if self.clip_norm is not None and self.clip_norm <= 0:
             yield f"clip_norm is {self.clip_norm}; use a number above 0, or leave it out"
         for name, least in (("batch_rows", 1), ("max_tokens", 1), ("max_activations", 1), ("warmup_steps", 0)):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 TITLES = {
     "table-em": "EM variants: beam search, Soft-EM, Hard-EM, EqRandom, EqHard-EM, and our EqSoft-EM",
-    "table-main": "Main results: beam search, nucleus sampling and EqHard-EM",
+    "table-main": "Main results: ways to decode one decoder, AdaLabel, DialogBERT, EqHard-EM, and winner-takes-all",
     "figure-assignment": "Decoder assignment statistics, mean ± std: Soft-EM, Hard-EM, EqHard-EM",
     "table-cases": "Case study: all K responses of each EM variant for chosen contexts",
     "figure-decoders": "What decoders specialise in, against beam search: length, questions, a word, typical words",

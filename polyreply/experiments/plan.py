@@ -13,11 +13,15 @@ from polyreply.experiments.cache import Cache, Task
 
 _CALIBRATED = {
     "stage 1": 1e-2,
+    "adalabel": 1.5e-2,
+    "dialogbert": 3e-2,
     "EM": 3.8e-3,
     "replies by decoders": 7e-3,
     "replies by mbr": 6.3e-2,
     "replies by beam": 1.3e-2,
     "replies by nucleus": 1.3e-2,
+    "replies by top-k": 1.3e-2,
+    "replies by min-p": 1.3e-2,
     "replies by diverse-beam": 1.3e-2,
     "speed": 1e-2,
     "bound": 1.5e-3,

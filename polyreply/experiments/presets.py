@@ -13,6 +13,7 @@ from polyreply.config import as_overrides, load_recipe
 from polyreply.data.context_format import ContextFormat
 from polyreply.em.settings import EMSettings, OptimizerSettings
 from polyreply.errors import RecipeError
+from polyreply.models.backbones import MiniConfig
 from polyreply.training.recipe import CheckpointSettings, ModelSettings, ValidationSettings
 
 
@@ -36,16 +37,21 @@ class LearningRates:
     """For adapters."""
     decoders: tuple[float, ...] = (5e-4,)
     """For full decoders."""
+    adalabel: tuple[float, ...] = (1e-3,)
+    """For AdaLabel."""
+    dialogbert: tuple[float, ...] = (5e-4,)
+    """For DialogBERT."""
     select: Literal["first", "mixture_nll", "bleu2_f"] = "first"
     """`first`: take the first. Otherwise train each method with each rate on the first seed, and take for all seeds the
     rate with the best last validation, by likelihood of the mixture or BLEU2-F (which needs
     stage_2.validation.contexts)."""
     trial_steps: int | None = None
-    """EM steps of the trainings by which it is chosen; None: as many as stage 2 has, so they serve as results too."""
+    """EM steps of the trainings by which it is chosen, and the same part of the updates of AdaLabel and DialogBERT;
+    None: as many as stage 2 has, so they serve as results too."""
 
     def problems(self) -> Iterator[str]:
         """Rates that cannot be used."""
-        for name in ("adapters", "decoders"):
+        for name in ("adapters", "decoders", "adalabel", "dialogbert"):
             if not getattr(self, name):
                 yield f"{name} is empty; name one learning rate or more"
             if any(rate <= 0 for rate in getattr(self, name)):
@@ -113,6 +119,16 @@ class Preset:
     stage_1: StageSettings = field(default_factory=StageSettings)
     stage_2: StageSettings = field(default_factory=StageSettings)
     rates: LearningRates = field(default_factory=LearningRates)
+    adalabel: StageSettings = field(default_factory=StageSettings)
+    """The training of AdaLabel, on the backbone that stage 1 starts from."""
+    dialogbert: StageSettings = field(default_factory=StageSettings)
+    """The training of DialogBERT."""
+    utterance_encoder: str = "mini"
+    """DialogBERT's `model.backbone`: a BERT, or `mini`."""
+    dialogbert_sizes: MiniConfig = field(default_factory=lambda: MiniConfig(256, 1024, 6, 6, 2))
+    """The sizes of DialogBERT, if it is trained from scratch: by default its authors' `tiny`."""
+    nucleus: tuple[float, ...] = (0.3, 0.5, 0.7, 0.9)
+    """The p of nucleus sampling from which table-main chooses one, by BLEU2-F on the selection half."""
     cases: tuple[int, ...] = (0, 1, 2)
     """Rows of the final contexts that table-cases shows."""
     word: str = ""
@@ -131,6 +147,9 @@ class Preset:
         for name, least in (("seeds", 1), ("other_seeds", 1), ("second_seeds", 0)):
             yield from _list_problems(name, getattr(self, name), least)
         yield from _list_problems("scaling", self.scaling, 1)
+        yield from _list_problems("nucleus", self.nucleus, 1)
+        if not all(0 < share <= 1 for share in self.nucleus):
+            yield f"nucleus is {list(self.nucleus)}; use shares above 0 and at most 1"
         if any(k < 1 for k in self.scaling):
             yield f"scaling is {list(self.scaling)}; every K has to be 1 or more"
         leasts = {"contexts": 1, "max_new_tokens": 1, "reply_batch": 1, "speed_contexts": 1}
@@ -146,7 +165,7 @@ class Preset:
             )
 
 
-def _list_problems(name: str, values: Sequence[int], least: int) -> Iterator[str]:
+def _list_problems(name: str, values: Sequence[float], least: int) -> Iterator[str]:
     """Too few values, or repeated ones."""
     if len(values) < least:
         yield f"{name} is empty; name one or more, such as [0, 1]"
@@ -160,8 +179,32 @@ _MINI: dict[str, Any] = {
     "no_repeat_ngram_size": 3,
     "model.backbone": "shipped",
     "em.e_step_size": 60,
-    "rates": {"adapters": [1e-3, 3e-3], "select": "mixture_nll", "trial_steps": 30},
+    "rates": {
+        "adapters": [1e-3, 3e-3],
+        "adalabel": [3e-4, 1e-3],
+        "dialogbert": [3e-4, 1e-3],
+        "select": "mixture_nll",
+        "trial_steps": 30,
+    },
     "smalltalk.seeds": [0, 1, 2],
+    "adalabel": {
+        "steps": 1500,
+        "optimizer": {"warmup_steps": 100, "schedule": "cosine", "clip_norm": 1.0},
+        "validation": {"every": 250, "contexts": 0, "samples": 512, "keep": "last"},
+        "checkpoint": {"every": 250},
+    },
+    "dialogbert": {
+        "steps": 1500,
+        "optimizer": {
+            "weight_decay": 0.01,
+            "warmup_steps": 100,
+            "schedule": "linear",
+            "clip_norm": 1.0,
+            "batch_rows": 32,
+        },
+        "validation": {"every": 250, "contexts": 0, "samples": 512, "keep": "last"},
+        "checkpoint": {"every": 250},
+    },
     "stage_1": {
         "steps": 1500,
         "optimizer": {
@@ -196,8 +239,19 @@ _SMOKE: dict[str, Any] = {
         "steps": 4,
         "validation": {"every": 4, "contexts": 4, "samples": 12, "max_new_tokens": 8, "keep": "last"},
     },
-    "rates.adapters": [1e-2],
-    "rates.decoders": [1e-2],
+    "rates": {"adapters": [1e-2], "decoders": [1e-2], "adalabel": [1e-2], "dialogbert": [1e-2]},
+    "adalabel": {
+        "steps": 40,
+        "optimizer": {"batch_rows": 32},
+        "validation": {"every": 40, "contexts": 0, "samples": 12, "keep": "last"},
+    },
+    "dialogbert": {
+        "steps": 40,
+        "optimizer": {"batch_rows": 32},
+        "validation": {"every": 40, "contexts": 0, "samples": 12, "keep": "last"},
+    },
+    "dialogbert_sizes": {"d_model": 16, "d_ff": 24, "num_layers": 1, "num_decoder_layers": 1, "num_heads": 2},
+    "nucleus": [0.5, 0.9],
     "contexts": 12,
     "max_new_tokens": 8,
     "speed_contexts": 4,
@@ -222,8 +276,27 @@ _PAPER: dict[str, Any] = {
         "validation": {"every": 500, "samples": 2048, "contexts": 256, "max_new_tokens": 64, "keep": "last"},
         "checkpoint": {"every": 500},
     },
-    "rates.adapters": [1e-3],
-    "rates.decoders": [1e-3],
+    "rates": {"adapters": [1e-3], "decoders": [1e-3], "adalabel": [1e-4], "dialogbert": [5e-5]},
+    "adalabel": {
+        "steps": 100_000,
+        "optimizer": {"clip_norm": 1.0, "batch_rows": 128, "max_tokens": 32_768},
+        "validation": {"every": 2000, "samples": 4096, "contexts": 0},
+        "checkpoint": {"every": 2000},
+    },
+    "dialogbert": {
+        "steps": 100_000,
+        "optimizer": {
+            "weight_decay": 0.01,
+            "warmup_steps": 5000,
+            "schedule": "linear",
+            "clip_norm": 1.0,
+            "batch_rows": 32,
+            "max_tokens": 32_768,
+        },
+        "validation": {"every": 2000, "samples": 4096, "contexts": 0},
+        "checkpoint": {"every": 2000},
+    },
+    "utterance_encoder": "google-bert/bert-base-uncased",
     "contexts": 12_000,
     "max_new_tokens": 64,
     "reply_batch": 64,
@@ -235,7 +308,10 @@ _FLAN: dict[str, Any] = {
     "model.num_decoders": 5,
     "contexts": 500,
     "em.e_step_size": 40,
-    "rates": {"adapters": [1e-3]},
+    "rates": {"adapters": [1e-3], "adalabel": [5e-4], "dialogbert": [3e-4]},
+    "adalabel.steps": 300,
+    "dialogbert.steps": 500,
+    "utterance_encoder": "minilm-l6-pip",
     "seeds": [0],
     "second_seeds": [],
     "scaling": [3, 5],

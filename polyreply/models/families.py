@@ -4,7 +4,7 @@ A family is a few paths into the stock Transformers model, and no code. Register
 `FAMILIES["phi"] = Family(…)`; docs/model.md shows how, and what a backbone has to fulfil.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -45,12 +45,14 @@ _BART = Family(
     encoder_sublayers=("self_attn", "fc2"),
     memory_readers=("encoder_attn.k_proj", "encoder_attn.v_proj"),
 )
+_DIALOGBERT = replace(_BART, decoder="decoder", encoder="encoder", encoder_sublayers=())
 _LLAMA = Family("model", "layers", ("self_attn", "mlp"))
 
 FAMILIES: dict[str, Family] = {
     "t5": _T5,  # also Flan-T5 and ByT5
     "mt5": _T5,
     "bart": _BART,
+    "dialogbert": _DIALOGBERT,
     "gpt2": Family("transformer", "h", ("attn", "mlp")),
     "llama": _LLAMA,  # also SmolLM
     "qwen2": _LLAMA,

@@ -1,6 +1,7 @@
 """Memory: contexts, read once and shared by all decoders.
 
-*Encoder-decoder models* read a context with the encoder, which all decoders share; the memory is its states.
+*Encoder-decoder models* read a context with the encoder, which all decoders share; the memory is its states, one for
+each token or, in DialogBERT, for each turn.
 
 *Decoder-only models* read and generate with one stack, in which the adapters sit. If an adapter acted on context
 tokens, every decoder would need its own keys and values for them. So by default (`adapt: response`) adapters act from
@@ -95,8 +96,9 @@ class Memory:
 def read_with_encoder(encoder: Any, context_BS: Tensor, mask_BS: Tensor) -> Memory:
     """Read contexts, padded on either side, with an encoder."""
     context_BS, mask_BS = _pad_right(context_BS, mask_BS.bool())
-    states_BSD = encoder(input_ids=context_BS, attention_mask=mask_BS.long()).last_hidden_state
-    return Memory(mask_BS, states_BSD)
+    read = encoder(input_ids=context_BS, attention_mask=mask_BS.long())
+    own_mask = getattr(read, "mask_BC", None)  # of an encoder with one state for each turn (dialogbert.py)
+    return Memory(mask_BS if own_mask is None else own_mask, read.last_hidden_state)
 
 
 def read_with_decoder(decoder: Any, context_BS: Tensor, mask_BS: Tensor, num_last: int) -> Memory:

@@ -77,6 +77,8 @@ class PolyReplyModel(PreTrainedModel):
             if not config.copy_embeddings:
                 self._tied_weights_keys = _tied_embeddings(self.backbone, len(self.extra_decoders))
         self.prior = LearnedPrior(self.model_size, self.num_decoders) if config.prior == "learned" else None
+        self.objective: nn.Module | None = None
+        """While a method with an objective trains the model: what only the training needs."""
         self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod

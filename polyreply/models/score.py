@@ -9,10 +9,11 @@ gigabytes for a vocabulary of 32 000. Here the work is cut twice.
 - Only real response tokens reach the vocabulary: the states at their positions are gathered, and logits exist for one
   *piece* of positions at a time (`Limits.max_logits`).
 
-`nll_NK` is the E-step's evidence. `backward_nll` is the M-step: it adds the gradient of Σ weights·NLL. Backward passes
-are cut in the same places, by detaching at each cut and sending the collected gradient on afterwards: first from the
-pieces to the states, then from the chunks of rows to the memory, then through the encoder. By the chain rule the sum is
-the gradient of one large pass; only the order of summation differs.
+`nll_NK` is the E-step's evidence. `backward_nll` is the M-step: it adds the gradient of Σ weights·NLL, or of a
+`TokenLoss` that a method has in its place. Backward passes are cut in the same places, by detaching at each cut and
+sending the collected gradient on afterwards: first from the pieces to the states, then from the chunks of rows to the
+memory, then through the encoder. By the chain rule the sum is the gradient of one large pass; only the order of
+summation differs.
 
 Legend: N samples, U different contexts, K decoders, R rows (sample, decoder), S and T tokens, P positions, D model
 size, V vocabulary.
@@ -95,6 +96,21 @@ class Limits:
     """Most numbers in a piece of logits (positions times vocabulary): 16 MB in float32, which fit a CPU's cache."""
 
 
+class TokenLoss:
+    """The loss of each response token, by the logits of the decoder; here its NLL."""
+
+    def further_states(
+        self, model: PolyReplyModel, target_RT: Tensor, mask_RT: Tensor, rows: Rows, memory: Memory
+    ) -> list[Tensor]:
+        """States (R, T, D) besides the decoder's whose logits the loss needs."""
+        return []
+
+    def losses(self, logits: Sequence[Tensor], target_P: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss and the NLL of some tokens, both (P,), by the logits (P, V) of the decoder and further ones."""
+        nll_P = _nll(logits[0], target_P)
+        return nll_P, nll_P
+
+
 @torch.no_grad()
 def nll_NK(
     model: PolyReplyModel,
@@ -157,18 +173,18 @@ def _scored_chunks(
     length_N = _lengths(model, samples)
     first_U, context_N = samples.different_contexts()
     if len(first_U) == len(samples) or model.has_own_memory:
-        for index in _chunks(length_N, limits.max_tokens, len(decoders)):
+        for index in chunks(length_N, limits.max_tokens, len(decoders)):
             part, rows = samples.select(index), Rows.grid(len(index), decoders, device=index.device)
             yield index, rows, model.encode(part.context_NS, part.context_mask_NS, rows)
         return
     length_U = samples.context_mask_NS[first_U].sum(1)
-    for group in _chunks(length_U, _CONTEXT_TOKENS * limits.max_tokens, 1):
+    for group in chunks(length_U, _CONTEXT_TOKENS * limits.max_tokens, 1):
         contexts = samples.select(first_U[group])
         memory = model.encode(contexts.context_NS, contexts.context_mask_NS)
         place_U = torch.full_like(first_U, -1)
         place_U[group] = torch.arange(len(group), device=group.device)
         members = (place_U[context_N] >= 0).nonzero()[:, 0]
-        for chunk in _chunks(length_N[members], limits.max_tokens, len(decoders)):
+        for chunk in chunks(length_N[members], limits.max_tokens, len(decoders)):
             index = members[chunk]
             used, place = torch.unique(place_U[context_N[index]], return_inverse=True)
             grid = Rows.grid(len(index), decoders, device=index.device)
@@ -206,28 +222,29 @@ def backward_nll(
     *,
     reduce: Reduce = "sum",
     limits: Limits | None = None,
+    loss: TokenLoss | None = None,
 ) -> Tensor:
-    """Add the gradient of Σ weights·NLL over all (sample, decoder) pairs with a weight.
+    """Add the gradient of Σ weights·loss over all (sample, decoder) pairs with a weight; the NLL is the default loss.
 
     Returns the NLL of each pair, (N, K), zero where the weight is zero.
     """
-    limits = limits or Limits()
+    limits, loss = limits or Limits(), loss or TokenLoss()
     limits = replace(limits, max_tokens=min(limits.max_tokens, limits.max_activations // model.numbers_per_token))
     nll = torch.zeros(weights_NK.shape, dtype=_wide_type(model.dtype), device=weights_NK.device)
     if model.config.adapt == "everything":  # decoders read contexts differently, so pairs have nothing in common
         context_P, decoder_P = weights_NK.nonzero().T
-        for index in _chunks(_lengths(model, samples)[context_P], limits.max_tokens, 1):
+        for index in chunks(_lengths(model, samples)[context_P], limits.max_tokens, 1):
             context, decoder = context_P[index], decoder_P[index]
             pair = torch.arange(len(index), device=index.device)
             weights_PK = torch.zeros_like(weights_NK[context])
             weights_PK[pair, decoder] = weights_NK[context, decoder]
-            nll_PK = _backward_samples(model, samples.select(context), weights_PK, reduce, limits)
+            nll_PK = _backward_samples(model, samples.select(context), weights_PK, reduce, limits, loss)
             nll[context, decoder] = nll_PK[pair, decoder]
         return nll
     more = _CONTEXT_TOKENS if _trains_shared(model) else _FROZEN_CONTEXT_TOKENS
     sizes = samples.context_mask_NS.sum(1) // more
-    for index in _chunks(sizes, limits.max_tokens, 1):
-        nll[index] = _backward_samples(model, samples.select(index), weights_NK[index], reduce, limits)
+    for index in chunks(sizes, limits.max_tokens, 1):
+        nll[index] = _backward_samples(model, samples.select(index), weights_NK[index], reduce, limits, loss)
     return nll
 
 
@@ -240,7 +257,7 @@ def _lengths(model: PolyReplyModel, samples: Samples) -> Tensor:
 
 
 def _backward_samples(
-    model: PolyReplyModel, samples: Samples, weights_NK: Tensor, reduce: Reduce, limits: Limits
+    model: PolyReplyModel, samples: Samples, weights_NK: Tensor, reduce: Reduce, limits: Limits, loss: TokenLoss
 ) -> Tensor:
     """Backward of some samples under all decoders with a weight; their contexts are encoded once.
 
@@ -265,14 +282,14 @@ def _backward_samples(
         sample, decoder = sample[order], decoder[order]
         rows = Rows.pairs(context_N[sample], decoder, len(contexts))
         weights_R = weights_NK[sample, decoder]
-        nll[sample, decoder] = _backward_rows(model, samples, detached, rows, sample, weights_R, reduce, limits)
+        nll[sample, decoder] = backward_rows(model, samples, detached, rows, sample, weights_R, reduce, limits, loss)
     reached = [(out, leaf.grad) for out, leaf in zip(memory.leaves(), leaves, strict=True) if leaf.grad is not None]
     if reached:
         torch.autograd.backward([out for out, _ in reached], [gradient for _, gradient in reached])
     return nll
 
 
-def _backward_rows(
+def backward_rows(
     model: PolyReplyModel,
     samples: Samples,
     memory: Memory,
@@ -281,6 +298,7 @@ def _backward_rows(
     weights_R: Tensor,
     reduce: Reduce,
     limits: Limits,
+    loss: TokenLoss,
 ) -> Tensor:
     """Backward of one chunk of rows: the vocabulary in pieces, then the decoders once; the NLL of each row, (R,)."""
     mask_RT = samples.response_mask_NT[sample_R].bool()
@@ -289,16 +307,19 @@ def _backward_rows(
     target_RT = samples.response_NT[sample_R][:, :length]
     states_RTD = model.response_states(target_RT, rows, memory)
     scale_R = weights_R / mask_RT.sum(1).clamp(min=1) if reduce == "mean" else weights_R
-    states_PD, target_P = states_RTD[mask_RT], target_RT[mask_RT]
-    leaf_PD = states_PD.detach().requires_grad_(states_PD.requires_grad)
-    nll_P = torch.zeros(len(leaf_PD), dtype=_wide_type(leaf_PD.dtype), device=leaf_PD.device)
-    scale_P = scale_R[:, None].expand_as(mask_RT)[mask_RT]
+    further = loss.further_states(model, target_RT, mask_RT, rows, memory)
+    states = [one_RTD[mask_RT] for one_RTD in (states_RTD, *further)]
+    leaves = [states_PD.detach().requires_grad_(states_PD.requires_grad) for states_PD in states]
+    target_P, scale_P = target_RT[mask_RT], scale_R[:, None].expand_as(mask_RT)[mask_RT]
+    nll_P = torch.zeros(len(target_P), dtype=_wide_type(states_RTD.dtype), device=target_P.device)
     for piece, segments in _pieces(model, rows, mask_RT, limits):
-        piece_nll = _nll(model.logits(leaf_PD[piece], segments), target_P[piece])
+        logits = [model.logits(leaf_PD[piece], segments) for leaf_PD in leaves]
+        piece_loss, piece_nll = loss.losses(logits, target_P[piece])
         nll_P[piece] = piece_nll.detach()
-        (piece_nll * scale_P[piece]).sum().backward()
-    if leaf_PD.grad is not None:
-        states_PD.backward(leaf_PD.grad)
+        (piece_loss * scale_P[piece]).sum().backward()
+    for states_PD, leaf_PD in zip(states, leaves, strict=True):
+        if leaf_PD.grad is not None:
+            states_PD.backward(leaf_PD.grad)
     return _reduce(_scatter(nll_P, mask_RT), mask_RT, reduce)
 
 
@@ -313,7 +334,7 @@ def _nll(logits_PV: Tensor, target_P: Tensor, *, lean: bool = False) -> Tensor:
     return torch.logsumexp(wide(logits_PV), -1) - wide(logits_PV.gather(1, target_P[:, None])[:, 0])
 
 
-def _chunks(lengths: Tensor, max_tokens: int, rows_each: int) -> Iterator[Tensor]:
+def chunks(lengths: Tensor, max_tokens: int, rows_each: int) -> Iterator[Tensor]:
     """Indices of samples of similar length, longest first; each sample makes `rows_each` rows."""
     order = torch.argsort(lengths, descending=True, stable=True)
     begin = 0
@@ -330,8 +351,8 @@ def _pair_chunks(length_P: Tensor, decoder_P: Tensor, max_tokens: int) -> list[T
     With equally many, the adapters of all decoders are one batched product. But decoders may differ in the length of
     their responses; then pairs of similar length go together, whatever their decoder.
     """
-    even, similar = list(_even_chunks(length_P, decoder_P, max_tokens)), list(_chunks(length_P, max_tokens, 1))
-    tokens = [sum(len(index) * int(length_P[index].max()) for index in chunks) for chunks in (even, similar)]
+    even, similar = list(_even_chunks(length_P, decoder_P, max_tokens)), list(chunks(length_P, max_tokens, 1))
+    tokens = [sum(len(index) * int(length_P[index].max()) for index in cut) for cut in (even, similar)]
     return even if tokens[0] <= _MORE_PADDING * tokens[1] else similar
 
 

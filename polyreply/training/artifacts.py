@@ -9,7 +9,6 @@ from typing import Any
 from polyreply.analysis.manners import find_manners
 from polyreply.config import to_tree
 from polyreply.em.em_step import StepRecord
-from polyreply.em.settings import MLE
 from polyreply.models.card import CardFacts, Example
 from polyreply.plots import can_plot
 from polyreply.reply import PolyReply
@@ -35,14 +34,14 @@ def write_results(
     `replies` to the validation contexts show what the decoders tend to do, and the card has the first of them.
     """
     facts = CardFacts(data=Path(recipe.data).name, recipe=to_tree(recipe), scores=scores)
-    if recipe.method != MLE:
+    if not recipe.has_one_decoder:
         texts_CK = [reply["responses"] for reply in replies]
         if len(texts_CK) >= _ENOUGH:
             poly.model.config.manners = find_manners(texts_CK, recipe.validation.tokenizer)
         shown = (Example(tuple(reply["context"]), tuple(reply["responses"])) for reply in replies[:_EXAMPLES])
         facts = replace(facts, examples=tuple(shown))
     poly.save_pretrained(folder / "model", card=facts, backbone=recipe.model.save, overwrite=True)
-    if recipe.method == MLE:
+    if recipe.has_one_decoder:
         return
     summary = usage.summary(recipe.method)
     write_usage(folder / "usage.json", summary)
@@ -55,5 +54,6 @@ def tracker_values(record: StepRecord) -> dict[str, float]:
     """The numbers of a step for TensorBoard or Weights & Biases, with one series for each decoder's usage."""
     fields = dataclasses.asdict(record)
     del fields["weight_std_K"]
-    usage = {f"usage/{k}": share for k, share in enumerate(fields.pop("usage_K"))}
-    return {name: value for name, value in {**fields, **usage}.items() if value is not None}
+    series = {f"usage/{k}": share for k, share in enumerate(fields.pop("usage_K"))}
+    series |= {f"loss/{name}": value for name, value in fields.pop("losses").items()}
+    return {name: value for name, value in {**fields, **series}.items() if value is not None}

@@ -20,7 +20,6 @@ from polyreply.config import check_recipe, to_tree
 from polyreply.data.folder import Dialogues, data_folder
 from polyreply.distributed import Processes
 from polyreply.em.em_step import StepRecord, em_step
-from polyreply.em.settings import MLE
 from polyreply.errors import MissingExtraError, PolyReplyError
 from polyreply.models.sharded import ShardedLayers
 from polyreply.reply import PolyReply
@@ -150,12 +149,13 @@ class Run:
         keep = self.recipe.validation.keep
         if keep == "best":
             self.processes.all_find(lambda: self.state.load_best(self.checkpoints), self.folder)
+        self.poly.model.objective = None
         scores = self.state.metrics.get(keep)
         if scores is None:  # the run was resumed with other validation samples
             scores = self.validation.measure().metrics if self.validation else {}
         replies = self._last_replies if keep == "last" else None
         if replies is None:
-            replies = self.validation.replies() if self.validation and self.recipe.method != MLE else []
+            replies = self.validation.replies() if self.validation and not self.recipe.has_one_decoder else []
         self._raise_if_interrupted()
         usage = self.state.usage
         self.processes.on_main(

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from polyreply.baselines.settings import AdaLabelSettings, DialogBertSettings
 from polyreply.config import load_recipe
 from polyreply.data.context_format import ContextFormat
-from polyreply.em.assign import METHODS
-from polyreply.em.settings import MLE, EMSettings, OptimizerSettings
+from polyreply.em.assign import METHODS, UNEQUAL
+from polyreply.em.settings import DIALOGBERT, MLE, SINGLE_DECODER, EMSettings, OptimizerSettings
 from polyreply.metrics.tokenize import TokenizerName
 from polyreply.models.backbones import MiniConfig
 from polyreply.models.settings import Adapt, AdapterInit, AdapterSites, Architecture, BackboneIn, LoraSettings, Prior
@@ -24,9 +25,10 @@ class ModelSettings:
     backbone: str = "google-t5/t5-small"
     """A Hugging Face name, a folder (also stage 1's model, or a K-decoder model to train further), a GGUF file, a
     backbone from a package (`smollm2-135m-pip`, `flan-t5-small-pip`), `shipped` (the small T5 that comes with
-    polyreply), or `mini`: a T5 from scratch."""
+    polyreply), or `mini`: a T5 from scratch. For dialogbert the utterance encoder: a BERT by its name or folder,
+    `minilm-l6-pip` from a package, or `mini`: all from scratch."""
     mini: MiniConfig = field(default_factory=MiniConfig)
-    """The sizes of `mini`."""
+    """The sizes of `mini`; for dialogbert those of both encoders (`num_layers`) and of the decoder."""
     tokenizer: str | None = None
     """Name or folder; None means the backbone's own or, for `mini`, one that is trained on the training data."""
     vocab_size: int = 8000
@@ -132,7 +134,7 @@ class TrainRecipe:
     method: str = "eqhard-em"
     """`mle` for stage 1, the single-decoder model; for stage 2 a method that assigns samples to decoders: eqhard-em,
     hard-em, soft-em, eqsoft-em, eqrandom-fixed, eqrandom-dynamic, relaxed-wta, annealed-wta, or one that you have
-    registered."""
+    registered; or a single-decoder model that the paper compares with: adalabel, dialogbert."""
     data: str = ""
     """A folder from `polyreply prepare`, whose train split is trained on and whose valid split is measured on; or one
     dialogue file, of which a part is held out."""
@@ -159,17 +161,24 @@ class TrainRecipe:
     validation: ValidationSettings = field(default_factory=ValidationSettings)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     alarms: AlarmSettings = field(default_factory=AlarmSettings)
+    adalabel: AdaLabelSettings = field(default_factory=AdaLabelSettings)
+    dialogbert: DialogBertSettings = field(default_factory=DialogBertSettings)
+
+    @property
+    def has_one_decoder(self) -> bool:
+        """Whether a single decoder is trained on everything, as in stage 1."""
+        return self.method in SINGLE_DECODER
 
     @property
     def num_decoders(self) -> int:
         """K of the model that is trained."""
-        return 1 if self.method == MLE else self.model.num_decoders
+        return 1 if self.has_one_decoder else self.model.num_decoders
 
     def _changes_backbone(self) -> str:
         """Why the backbone does not stay as it is; empty if it does."""
-        if self.method == MLE and self.model.stage1 == "weights":
+        if self.has_one_decoder and self.model.stage1 == "weights":
             return "stage 1 trains all weights (model.stage1=adapter leaves them)"
-        if self.method != MLE and not self.em.freeze_shared:
+        if not self.has_one_decoder and not self.em.freeze_shared:
             return "em.freeze_shared=false trains it"
         if self.model.architecture != "multi-adapter":
             return f"architecture {self.model.architecture} copies it"
@@ -183,8 +192,10 @@ class TrainRecipe:
 
     def problems(self) -> Iterator[str]:
         """Settings that do not fit together."""
-        if self.method not in (MLE, *METHODS):
-            yield f"method is {self.method!r}; use one of {', '.join((MLE, *METHODS))}"
+        if self.method not in (*SINGLE_DECODER, *METHODS):
+            yield f"method is {self.method!r}; use one of {', '.join((*SINGLE_DECODER, *METHODS))}"
+        if self.has_one_decoder and self.method != MLE and self.model.stage1 == "adapter":
+            yield f"model.stage1 is adapter, but {self.method} trains all weights; use stage1=weights"
         if not self.data:
             yield "data is missing: name a folder from `polyreply prepare` or a dialogue file, as in data=data/chitchat"
         if not self.out:
@@ -197,8 +208,10 @@ class TrainRecipe:
             yield f"model.save is reference, which needs a backbone that stays as it is, but {problem}; use save=whole"
         if self.model.shard and (problem := self._changes_backbone()):
             yield f"model.shard is true, which needs a backbone that stays as it is, but {problem}; use shard=false"
+        if self.method == DIALOGBERT and self.context and (self.context.prefix or self.context.turn_separator):
+            yield "context has a prefix or turn_separator, but dialogbert reads each turn by itself; leave them out"
         size, decoders = self.em.e_step_size, max(self.model.num_decoders, 1)
-        if self.method != MLE and size % decoders:
+        if not self.has_one_decoder and self.method not in UNEQUAL and size % decoders:
             nearest = max(size // decoders, 1) * decoders
             yield (
                 f"em.e_step_size {size} cannot be split equally over {decoders} decoders; use a multiple of "
@@ -207,7 +220,10 @@ class TrainRecipe:
 
 
 def load_train_recipe(source: str | Path | None = None, overrides: Sequence[str] = ()) -> TrainRecipe:
-    """A training recipe by a method's name (`eqhard-em`, `mle`), a shipped recipe's name, a file, or the defaults."""
+    """A training recipe by a method's name (`eqhard-em`, `mle`), a shipped recipe's name, a file, or the defaults.
+
+    `adalabel` and `dialogbert` are both.
+    """
     if str(source) == MLE:
         source = "stage1"
     elif str(source) in METHODS:

@@ -28,7 +28,8 @@ _DIGITS = 6
 
 def log_values(record: Any) -> dict[str, Any]:
     """The fields of a record as plain rounded values, without durations; None where a number is not finite."""
-    return {name: _plain(value) for name, value in asdict(record).items() if not name.endswith("seconds")}
+    values = {name: value for name, value in asdict(record).items() if not name.endswith("seconds") and value != {}}
+    return {name: _plain(value) for name, value in values.items()}
 
 
 def timing_values(record: Any) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, cast
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from polyreply.baselines.adalabel import AdaLabel
+from polyreply.baselines.dialogbert import DialogBertObjective
 from polyreply.data.batches import BucketedStream, ContextDrawStream, DrawStream, SampleStream
 from polyreply.data.context_format import ContextFormat
 from polyreply.data.folder import split_files
@@ -16,11 +18,13 @@ from polyreply.data.token_corpus import TokenCorpus
 from polyreply.data.tokenizer import load_tokenizer, texts_of, train_tokenizer
 from polyreply.distributed import Processes
 from polyreply.em.em_step import EM
+from polyreply.em.objective import Objective
 from polyreply.em.optimizer import DecoderOptimizer
-from polyreply.em.settings import MLE
+from polyreply.em.settings import ADALABEL, DIALOGBERT
 from polyreply.errors import DataError, PolyReplyError
-from polyreply.models.backbones import build_mini, load_backbone
+from polyreply.models.backbones import build_mini, load_backbone, load_bert
 from polyreply.models.config import DecoderSettings, PolyReplyConfig
+from polyreply.models.dialogbert import MODEL_TYPE, build_dialogbert, turn_tokenizer
 from polyreply.models.model import PolyReplyModel
 from polyreply.models.pretrained import read_config
 from polyreply.models.reference import check_reference
@@ -52,8 +56,8 @@ class Setup:
 
     def start_em(self, recipe: TrainRecipe, processes: Processes) -> EM:
         """A training at its first step."""
-        in_stage1 = recipe.method == MLE and recipe.model.stage1 == "weights"
-        train_shared = in_stage1 or (recipe.method != MLE and not recipe.em.freeze_shared)
+        in_stage1 = recipe.has_one_decoder and recipe.model.stage1 == "weights"
+        train_shared = in_stage1 or (not recipe.has_one_decoder and not recipe.em.freeze_shared)
         pad = self.poly.tokenizer.pad_token_id
         return EM(
             recipe.method,
@@ -66,6 +70,7 @@ class Setup:
             recipe.seed,
             pad_id=0 if pad is None else int(pad),
             autocast=_autocast(recipe, self.poly.device),
+            objective=cast(Objective | None, self.poly.model.objective),
             processes=processes,
         )
 
@@ -84,6 +89,7 @@ def prepare_run(recipe: TrainRecipe, data: Path, notify: Notify = silent) -> Set
         poly.model.load_state_dict(start.decoders.state_dict())
     elif start.stage1 is not None:
         poly.model.copy_adapter(start.stage1)
+    poly.model.objective = _objective(recipe, poly)
     if recipe.model.save == "reference":
         check_reference(poly.model)  # now rather than after the training
     notify("tokenising", 0.3)
@@ -95,6 +101,15 @@ def prepare_run(recipe: TrainRecipe, data: Path, notify: Notify = silent) -> Set
     if recipe.precision == "float64":
         poly.model.double()
     return Setup(poly, train, valid, files.get("valid"))
+
+
+def _objective(recipe: TrainRecipe, poly: PolyReply) -> Objective | None:
+    """What a method minimises in place of the NLL."""
+    if recipe.method == ADALABEL:
+        return AdaLabel(poly.model, recipe.adalabel, poly.tokenizer.pad_token_id)
+    if recipe.method == DIALOGBERT:
+        return DialogBertObjective(poly.model, recipe.dialogbert)
+    return None
 
 
 def _check_known(train: TokenCorpus, tokenizer: PreTrainedTokenizerBase, file: Path) -> None:
@@ -109,10 +124,10 @@ def _check_known(train: TokenCorpus, tokenizer: PreTrainedTokenizerBase, file: P
 
 def _decoder_settings(recipe: TrainRecipe, start: "_Start") -> DecoderSettings:
     """How the backbone gets its decoders. Stage 1 is the backbone as it is, one full decoder, or has one adapter."""
-    if recipe.method == MLE and recipe.model.stage1 == "weights":
+    if recipe.has_one_decoder and recipe.model.stage1 == "weights":
         return {"architecture": "multi-decoder", "num_decoders": 1}
     chosen = {name: value for name, value in asdict(recipe.model).items() if name not in _NOT_OF_DECODERS}
-    if recipe.method == MLE:
+    if recipe.has_one_decoder:
         return cast(DecoderSettings, {**chosen, "num_decoders": 1, "prior": "uniform", "single_adapter": 0})
     chosen["shared_weights_changed"] = not recipe.em.freeze_shared
     if start.decoders is not None:  # they are trained further, so they stay as they are
@@ -157,11 +172,10 @@ def _start(recipe: TrainRecipe, train_file: Path) -> _Start:
     """Load or build the backbone, its tokenizer, and what stage 1 left."""
     chosen, name = recipe.model, recipe.model.backbone
     torch.manual_seed(recipe.seed)  # new weights are drawn after this
+    if recipe.method == DIALOGBERT and not _is_kdecoder_model(name):
+        return _start_dialogbert(recipe, train_file)
     if name == MINI:
-        if chosen.tokenizer is None:
-            tokenizer: PreTrainedTokenizerBase = train_tokenizer(texts_of(train_file), vocab_size=chosen.vocab_size)
-        else:
-            tokenizer = load_tokenizer(chosen.tokenizer)
+        tokenizer = _mini_tokenizer(recipe, train_file)
         ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
         return _Start(name, build_mini(chosen.mini, len(tokenizer), seed=recipe.seed, **ids), tokenizer)
     if name == SHIPPED:
@@ -178,6 +192,33 @@ def _start(recipe: TrainRecipe, train_file: Path) -> _Start:
     return _Start(name, backbone, tokenizer_or_none)
 
 
+def _mini_tokenizer(recipe: TrainRecipe, train_file: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer that a recipe names, or one trained on the data, for dialogbert with the tokens that turns need."""
+    chosen = recipe.model
+    if chosen.tokenizer is not None:
+        return load_tokenizer(chosen.tokenizer)
+    trained = train_tokenizer(texts_of(train_file), vocab_size=chosen.vocab_size)
+    if recipe.method == DIALOGBERT:
+        trained.add_special_tokens({"cls_token": "<cls>", "sep_token": "<sep>", "mask_token": "<mask>"})
+    return trained
+
+
+def _start_dialogbert(recipe: TrainRecipe, train_file: Path) -> "_Start":
+    """DialogBERT's network from scratch, or around a pretrained utterance encoder."""
+    chosen, name, settings = recipe.model, recipe.model.backbone, recipe.dialogbert
+    bert: Any = chosen.mini
+    if name == MINI:
+        tokenizer: PreTrainedTokenizerBase | None = _mini_tokenizer(recipe, train_file)
+    else:
+        bert, own = load_bert(name)
+        tokenizer = own if chosen.tokenizer is None else load_tokenizer(chosen.tokenizer)
+    if tokenizer is None:
+        raise PolyReplyError(f"{name} holds no tokenizer; name one with model.tokenizer=…")
+    turns = {"max_turns": settings.max_turns, "max_turn_tokens": settings.max_turn_tokens}
+    tokenizer = turn_tokenizer(tokenizer, chosen.tokenizer or name)
+    return _Start(name, build_dialogbert(tokenizer, bert, seed=recipe.seed, **turns), tokenizer)
+
+
 def _is_kdecoder_model(name: str) -> bool:
     """Whether a name means a model of ours, of stage 1 or 2."""
     folder = model_folder(name)
@@ -189,13 +230,18 @@ def _is_kdecoder_model(name: str) -> bool:
 def _start_from_model(recipe: TrainRecipe, loaded: PolyReply) -> _Start:
     """Begin with the model of a stage 1, or train the decoders of a stage 2 (or of imported LoRAs) further."""
     model, config, name = loaded.model, loaded.model.config, recipe.model.backbone
+    if recipe.method == DIALOGBERT and config.backbone["model_type"] != MODEL_TYPE:
+        raise PolyReplyError(
+            f"method dialogbert expected its own model in {name}, found one on {config.backbone['model_type']}; use a "
+            "BERT as utterance encoder, or model.backbone=mini"
+        )
     if config.num_decoders == 1 and config.architecture == "multi-decoder":
         return _Start(name, model.backbone, loaded.tokenizer, config.format())
     start = _Start(model.backbone_source or config.backbone_name, model.plain_backbone(), loaded.tokenizer)
     start = start._replace(format=config.format())
     if config.single_adapter == 0:
         return start._replace(stage1=model)
-    if recipe.method == MLE:
+    if recipe.has_one_decoder:
         raise PolyReplyError(
             f"expected in {name} a backbone or the model of stage 1, found a model of stage 2 with "
             f"{config.num_decoders} decoders; train it further by an EM method, or name the model folder of stage 1"
@@ -217,7 +263,7 @@ def _autocast(recipe: TrainRecipe, device: torch.device) -> torch.dtype | None:
 def _stream(recipe: TrainRecipe, corpus: TokenCorpus, processes: Processes) -> SampleStream:
     """Stage 1: batches of similar lengths. Stage 2: random draws, because equal lengths would hide differences."""
     place = {"seed": recipe.seed, "rank": processes.rank, "world_size": processes.size}
-    if recipe.method == MLE:
+    if recipe.has_one_decoder:
         rows = recipe.optimizer.batch_rows
         return BucketedStream(corpus.context_lengths, corpus.response_lengths, rows=rows, **place)
     if recipe.em.draw_by == "contexts":

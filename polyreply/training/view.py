@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from polyreply.em.em_step import StepRecord
-from polyreply.em.settings import MLE
 from polyreply.metrics.registry import label
 from polyreply.training.callbacks import Callback
 from polyreply.training.recipe import TrainRecipe
@@ -135,7 +134,7 @@ class TrainingView(Callback):
         """Open the display."""
         data = recipe.data.rstrip("/").rpartition("/")[2]
         self.title = self._given_title or f"{recipe.method} on {data}, seed {recipe.seed}"
-        self.num_decoders = 0 if recipe.method == MLE else recipe.num_decoders
+        self.num_decoders = 0 if recipe.has_one_decoder else recipe.num_decoders
         self.meter = Meter(recipe.steps, self._clock)
         able = self._console.is_terminal and not self._console.is_dumb_terminal
         if self._output == "notebook" or (self._output == "auto" and in_notebook()):
@@ -255,6 +254,7 @@ def _facts(meter: Meter) -> Iterator[str]:
         return
     yield f"epoch {last.epoch}"
     yield f"loss {_number(meter.loss, 3)}"
+    yield from (f"{name} {value:.3g}" for name, value in last.losses.items())
     yield f"lr {last.learning_rate:.1e}"
     yield f"{_number(meter.samples_per_second, 0)} samples/s"
     if last.usage_K:
