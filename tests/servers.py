@@ -23,8 +23,8 @@ _HOW = "needs Chromium: apt-get install chromium, or set CHROMIUM to the path of
 class ServerProcess:
     """A command that serves, its address, and the lines that it logs."""
 
-    def __init__(self, *arguments, env=None, program=("-m", "polyreply")):
-        command = [sys.executable, *program, *map(str, arguments)]
+    def __init__(self, *arguments, env=None, program=(sys.executable, "-m", "polyreply")):
+        command = [*program, *map(str, arguments)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         self.process = subprocess.Popen(command, env={**os.environ, **(env or {})}, **pipes)
         self.lines = []

@@ -1,5 +1,6 @@
 """What web programs share, in a real server process with a small app."""
 
+import sys
 import threading
 
 import httpx2
@@ -39,7 +40,7 @@ serve(app, bind("127.0.0.1", 0))
 
 @pytest.fixture(scope="module")
 def server():
-    with serving(program=("-c", PROGRAM)) as started:
+    with serving(program=(sys.executable, "-c", PROGRAM)) as started:
         yield started
 
 
@@ -95,7 +96,7 @@ def test_the_log_has_a_line_for_each_request_without_its_text(server):
 
 
 def test_sigterm_finishes_what_runs_and_refuses_what_is_new():
-    with serving(program=("-c", PROGRAM)) as server:
+    with serving(program=(sys.executable, "-c", PROGRAM)) as server:
         answers = []
 
         def ask():
