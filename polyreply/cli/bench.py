@@ -246,3 +246,20 @@ def score(
     from polyreply.bench.score import bench_score
 
     return bench_score(n, repeats, min(n, 32), notify)
+
+
+@_benchmark("Serving")
+def serve(
+    notify: Notify,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long clients ask, for each number of clients.")] = 15.0,
+) -> Figures:
+    """A server at 1, 8 and 64 clients, with and without batching, against beam search behind a plain handler.
+
+    \b
+    Examples:
+      polyreply bench serve
+      polyreply bench serve --seconds 5 --json
+    """
+    from polyreply.bench.serve import bench_serve
+
+    return bench_serve(seconds, notify)

@@ -97,7 +97,7 @@ def reply(
     if job is not None:
         _run_job(job, model, device, as_json)
         return
-    loaded = _load(model, device, dtype)
+    loaded = load_model(model, device, dtype)
     if not texts and sys.stdin.isatty():
         chat(loaded, options)
     else:
@@ -167,7 +167,8 @@ def print_replies(
     print_table(title, headings, rows)
 
 
-def _load(name: str, device: str, dtype: str, *, show: bool = True) -> "PolyReply":
+def load_model(name: str, device: str, dtype: str, *, show: bool = True) -> "PolyReply":
+    """Load a model with a progress bar; if that is the shipped one, say which."""
     with _progress(show) as notify:
         notify("loading the model", 0.0)
         from transformers.utils import logging
@@ -258,7 +259,7 @@ def _run_job(job: "Job", model_name: str, device: str, as_json: bool) -> None:
     with one_voice(_is_common), _resume_hint():
         job.check()
         with connected(_KEPT) as processes:
-            model = _load(model_name, processes.own_device(device), job.dtype, show=processes.is_main)
+            model = load_model(model_name, processes.own_device(device), job.dtype, show=processes.is_main)
             with _progress(processes.is_main) as notify:
                 report = reply_to_file(
                     model, job, model_name=model_name, bad_rows=bad_rows, notify=notify, processes=processes

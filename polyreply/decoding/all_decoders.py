@@ -53,10 +53,10 @@ def _decode(
 ) -> list[list[Response]]:
     rows = Rows.grid(len(context_BS), decoders, device=context_BS.device)
     memory = model.encode(context_BS, mask_BS, rows)
-    step = _step(model, memory, rows)
+    step = step_for(model, memory, rows)
     prompt_BS = None if model.family.encoder else pad_left(context_BS, mask_BS, 0)[0]
     length = prompt_length(model, context_BS)
-    running = _Running(step, decoding, prompt_BS, length)
+    running = _Running(step, model.first_tokens(rows, memory), decoding, prompt_BS, length)
     with packed(model, [*step.stock_linears(), model.backbone.get_output_embeddings()]):
         for _ in range(decoding.max_new_tokens(length)):
             if not len(step.rows):
@@ -70,7 +70,7 @@ def _decode(
     return replies
 
 
-def _step(model: PolyReplyModel, memory: Memory, rows: Rows) -> Step:
+def step_for(model: PolyReplyModel, memory: Memory, rows: Rows) -> Step:
     """The leanest step that fits a model; the lean ones need weights that are always whole."""
     if model.sharded is not None:
         return StockStep(model, memory, rows)
@@ -84,10 +84,9 @@ def _step(model: PolyReplyModel, memory: Memory, rows: Rows) -> Step:
 class _Running:
     """The tokens of the rows that are still running, and the finished responses by the number of their row."""
 
-    def __init__(self, step: Step, decoding: Decoding, prompt_BS: Tensor | None, length: int) -> None:
-        self.step, self.decoding, self.prompt_length = step, decoding, length
-        self.newest_RT = step.model.first_tokens(step.rows, step.memory)
-        device = self.newest_RT.device
+    def __init__(self, step: Step, first_RT: Tensor, decoding: Decoding, prompt_BS: Tensor | None, length: int) -> None:
+        self.step, self.newest_RT, self.decoding, self.prompt_length = step, first_RT, decoding, length
+        device = first_RT.device
         self.constraints: Any = decoding.constraints(length, device)
         self.tokens_RT = self.newest_RT if prompt_BS is None else prompt_BS[step.rows.context_R]
         self.logprob_R = torch.zeros(len(step.rows), dtype=torch.float64, device=device)
@@ -98,7 +97,7 @@ class _Running:
     def advance(self) -> None:
         """One more token for every row; rows that end leave the batch."""
         logits_RV = self.step.model.logits(self.step.states(self.newest_RT), self.step.rows.segments)
-        chosen_R = self._choose(logits_RV)
+        chosen_R = choose(logits_RV, self.tokens_RT, self.decoding, self.constraints)
         self.newest_RT = chosen_R[:, None]
         self.logprob_R += wide(logits_RV.gather(1, self.newest_RT)[:, 0]) - torch.logsumexp(wide(logits_RV), -1)
         self.tokens_RT = torch.cat([self.tokens_RT, self.newest_RT], 1)
@@ -110,14 +109,6 @@ class _Running:
             self.tokens_RT, self.newest_RT = self.tokens_RT[keep_R], self.newest_RT[keep_R]
             self.logprob_R, self.number_R = self.logprob_R[keep_R], self.number_R[keep_R]
 
-    def _choose(self, logits_RV: Tensor) -> Tensor:
-        scores_RV: Any = self.constraints(self.tokens_RT, logits_RV) if self.constraints else logits_RV
-        if self.decoding.sampling is None:
-            return torch.argmax(scores_RV, -1)
-        warpers: Any = self.decoding.sampling.warpers
-        share_RV = wide(warpers(self.tokens_RT, scores_RV)).softmax(-1)
-        return torch.multinomial(share_RV, 1, generator=self.decoding.generator)[:, 0]
-
     def collect(self, which_R: Tensor) -> None:
         """Take over the responses of the rows that a mask selects."""
         rows, number_R = self.step.rows, self.number_R.tolist()
@@ -125,3 +116,13 @@ class _Running:
         for row in which_R.nonzero()[:, 0].tolist():
             tokens = self.tokens_RT[row, self.prompt_length :].tolist()
             self.done[number_R[row]] = Response(contexts[row], decoders[row], tokens, float(self.logprob_R[row]))
+
+
+def choose(logits_RV: Tensor, tokens_RT: Tensor, decoding: Decoding, constraints: Any = None) -> Tensor:
+    """The next token of each row: the likeliest that the constraints allow, or a sample."""
+    scores_RV: Any = constraints(tokens_RT, logits_RV) if constraints else logits_RV
+    if decoding.sampling is None:
+        return torch.argmax(scores_RV, -1)
+    warpers: Any = decoding.sampling.warpers
+    share_RV = wide(warpers(tokens_RT, scores_RV)).softmax(-1)
+    return torch.multinomial(share_RV, 1, generator=decoding.generator)[:, 0]

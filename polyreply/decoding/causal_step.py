@@ -9,7 +9,8 @@ small calls than on reading the weights. `CausalStep` uses the stock modules' we
 - keys and values of a context exist once; the rows of a context attend to them together, and so do the query heads
   that share a key head, instead of repeating keys for each query head;
 - padding is masked only if there is any, and the future only in the first step, which may have several tokens per row;
-- the rows' own keys and values of all layers are in one buffer, from which rows that end are removed at once.
+- the rows' own keys and values of all layers are in one buffer, from which rows that end are removed at once. Rows that
+  join later are aligned at their newest token; the columns before a row's first token are masked.
 
 The invariant: the same sums as the stock decoder in eval mode, in another order. In float64 the greedy tokens are those
 of `generate`, which the tests check for each decoder.
@@ -26,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyreply.decoding.step import AdaptedSites, Step
+from polyreply.decoding.step import AdaptedSites, Step, fit_length
 from polyreply.models.families import part
 from polyreply.models.memory import Memory
 from polyreply.models.model import PolyReplyModel
@@ -70,6 +71,7 @@ class CausalStep(Step):
         assert memory.last_BA is not None
         self.stack = model.decoders[0]
         self.layers = _layers(model)
+        self.entries = memory.entries
         self.begin_B = memory.mask_BS.sum(1) - memory.last_BA.shape[1]
         self.past = _Past(memory, self.begin_B)
         self.rotates = model.backbone.config.model_type != "gpt2"
@@ -78,8 +80,8 @@ class CausalStep(Step):
 
     def states(self, newest_RT: Tensor) -> Tensor:
         """The new tokens through all layers."""
-        position_RT = self.begin_B[self.entry_rows.context_R][:, None] + self.own.length
-        position_RT = position_RT + torch.arange(newest_RT.shape[1], device=newest_RT.device)
+        position_R1 = (self.begin_B[self.entry_rows.context_R] + self.own.length_R)[:, None]
+        position_RT = position_R1 + torch.arange(newest_RT.shape[1], device=newest_RT.device)
         x_RTD, turn = self._embed(newest_RT, position_RT)
         self.own.reserve(newest_RT.shape[1])
         for number, layer in enumerate(self.layers):
@@ -90,7 +92,7 @@ class CausalStep(Step):
             x_RTD = x_RTD + self.adapted(layer.attention, layer.attended(self.products[number], attended_RTX))
             x_RTD = x_RTD + self.adapted(layer.dense, layer.feed_forward(self.products[number], x_RTD))
             x_RTD = self.adapted(layer.stock, x_RTD)
-        self.own.length += newest_RT.shape[1]
+        self.own.advance(newest_RT.shape[1])
         norm = self.stack.norm if self.rotates else self.stack.ln_f
         states_RD: Tensor = norm(x_RTD[:, -1])
         return states_RD
@@ -101,13 +103,29 @@ class CausalStep(Step):
         self.rows = self.rows.keep(keep_R)
         self._route()
 
+    @property
+    def can_join(self) -> bool:
+        """Where contexts are read once for all decoders."""
+        return self.entries is None
+
+    def join(self, other: Step) -> Tensor:
+        """Join the rows' own tokens, and the contexts that still have rows."""
+        assert isinstance(other, CausalStep)
+        rows, used_B = self.rows.drop_idle()
+        self.begin_B = torch.cat([self.begin_B[used_B], other.begin_B])
+        self.past.join(used_B, other.past)
+        self.rows, order = rows.join(other.rows)
+        self.own.join(other.own, order)
+        self._route()
+        return order
+
     def stock_linears(self) -> list[Any]:
         """None: this step uses their weights directly."""
         return []
 
     def _route(self) -> None:
         """Cut out what the rows need: their adapters, and their places among the entries of the memory."""
-        self.entry_rows = self.memory.rows(self.rows)
+        self.entry_rows = self.rows if self.entries is None else self.rows.among(self.entries)
         self.adapted = AdaptedSites(self.model, self.entry_rows)
         self.products = [
             [self.adapted.linear(packed_linear(self.model, group), group) for group in layer.groups]
@@ -139,6 +157,8 @@ class CausalStep(Step):
         own = query @ keys_RgLd.transpose(2, 3)
         if length > 1:
             own = own.unflatten(2, (-1, length)).masked_fill(_future(length, own), -math.inf).flatten(2, 3)
+        if self.own.closed_R11L is not None:
+            own = own.masked_fill(self.own.closed_R11L, -math.inf)
         past = self.past.scores(number, query, self.entry_rows)
         share = torch.cat([past, own], -1).softmax(-1)
         share_past, share_own = share.split([past.shape[-1], own.shape[-1]], -1)
@@ -164,6 +184,25 @@ class _Past:
         mask_BP = memory.prefix.mask_BP[:, :longest]
         self.closed_B11P = None if bool(mask_BP.all()) else ~mask_BP[:, None, None]
 
+    def join(self, used_B: Tensor, other: "_Past") -> None:
+        """Keep some of our contexts and add those of another, padded to the longest."""
+        longest = max(1, *(int((~closed).sum(-1).max()) for closed in (self.closed()[used_B], other.closed())))
+
+        def joined(own: Tensor, others: Tensor, dim: int, value: float = 0.0) -> Tensor:
+            return torch.cat([fit_length(x, dim, longest, value) for x in (own[used_B], others)])
+
+        closed = joined(self.closed(), other.closed(), 3, True)
+        self.key_BgdP = [joined(*keys, 3) for keys in zip(self.key_BgdP, other.key_BgdP, strict=True)]
+        self.value_BgPd = [joined(*values, 2) for values in zip(self.value_BgPd, other.value_BgPd, strict=True)]
+        self.closed_B11P = closed if bool(closed.any()) else None
+
+    def closed(self) -> Tensor:
+        """Which columns are padding, (B, 1, 1, P)."""
+        if self.closed_B11P is not None:
+            return self.closed_B11P
+        key = self.key_BgdP[0]
+        return torch.zeros(len(key), 1, 1, key.shape[3], dtype=torch.bool, device=key.device)
+
     def scores(self, number: int, query_RgXd: Tensor, rows: Rows) -> Tensor:
         """Scores (R, g, X, P) of queries with their contexts' keys."""
         return _together(query_RgXd, rows, self.key_BgdP[number], self.closed_B11P)
@@ -187,12 +226,48 @@ class _Own:
 
     def __init__(self, num_layers: int, num_rows: int, like_BgPd: Tensor) -> None:
         _, groups, _, size = like_BgPd.shape
-        self.buffer = like_BgPd.new_empty(num_layers, 2, num_rows, groups, _FIRST_CAPACITY, size)
+        # Zeros, not what was in memory: a masked column must be finite.
+        self.buffer = like_BgPd.new_zeros(num_layers, 2, num_rows, groups, _FIRST_CAPACITY, size)
         self.length = 0
+        self.start_R: Tensor | None = None
+        """The column of each row's first token; None while that is the first column for all."""
+        self.closed_R11L: Tensor | None = None
+        """The columns before that, of all columns that the next step uses."""
+
+    @property
+    def length_R(self) -> Tensor | int:
+        """The number of tokens of each row."""
+        return self.length if self.start_R is None else self.length - self.start_R
+
+    def advance(self, number: int) -> None:
+        """Count tokens that were added in all layers."""
+        self.length += number
+
+    def join(self, other: "_Own", order: Tensor) -> None:
+        """Take over the rows of another buffer, aligned at the newest token; `order` sorts ours and theirs."""
+        starts = [
+            own.buffer.new_zeros(own.buffer.shape[2], dtype=torch.long) if own.start_R is None else own.start_R
+            for own in (self, other)
+        ]
+        lengths = [own.length - int(start.min()) for own, start in zip((self, other), starts, strict=True)]
+        length = max(lengths)
+        parts = [
+            torch.nn.functional.pad(
+                own.buffer[:, :, :, :, own.length - used : own.length], (0, 0, length - used, _FIRST_CAPACITY)
+            )
+            for own, used in zip((self, other), lengths, strict=True)
+        ]
+        self.buffer = torch.cat(parts, 2).index_select(2, order)
+        shifted = [start + length - own.length for own, start in zip((self, other), starts, strict=True)]
+        self.start_R, self.length = torch.cat(shifted)[order], length
 
     def reserve(self, number: int) -> None:
         """Make room for some more tokens."""
-        missing = self.length + number - self.buffer.shape[4]
+        end = self.length + number
+        if self.start_R is not None:
+            column_L = torch.arange(end, device=self.start_R.device)
+            self.closed_R11L = (column_L < self.start_R[:, None])[:, None, None]
+        missing = end - self.buffer.shape[4]
         if missing > 0:
             self.buffer = torch.nn.functional.pad(self.buffer, (0, 0, 0, max(missing, self.buffer.shape[4])))
 
@@ -207,6 +282,8 @@ class _Own:
     def keep(self, keep_R: Tensor) -> None:
         """Keep the rows that a mask selects."""
         self.buffer = self.buffer.index_select(2, keep_R.nonzero()[:, 0])
+        if self.start_R is not None:
+            self.start_R = self.start_R[keep_R]
 
 
 class _Layer(ABC):

@@ -30,7 +30,19 @@ class Step(ABC):
     """The rows that are still running, and what has been computed for them."""
 
     def __init__(self, model: PolyReplyModel, memory: Memory, rows: Rows) -> None:
-        self.model, self.memory, self.rows = model, memory, rows
+        self.model, self.rows = model, rows
+
+    @property
+    def can_join(self) -> bool:
+        """Whether rows that are at another token of their replies can join: if each row has positions of its own."""
+        return False
+
+    def join(self, other: "Step") -> Tensor:
+        """Take over the rows of another step; returns where each row was among both, ours first.
+
+        Both have taken their first step, or read one token in it. Contexts without rows are forgotten.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def states(self, newest_RT: Tensor) -> Tensor:
@@ -46,6 +58,13 @@ class Step(ABC):
     @abstractmethod
     def stock_linears(self) -> list[Any]:
         """The linear layers of the backbone that each step calls, except the vocabulary's."""
+
+
+def fit_length(x: Tensor, dim: int, length: int, value: float = 0.0) -> Tensor:
+    """Cut or pad a dimension at its end."""
+    cut = x.narrow(dim, 0, min(length, x.shape[dim]))
+    room = [0, 0] * (x.dim() - 1 - dim) + [0, length - cut.shape[dim]]
+    return nn.functional.pad(cut, room, value=value)
 
 
 class AdaptedSites:
@@ -86,7 +105,7 @@ class StockStep(Step):
 
     def __init__(self, model: PolyReplyModel, memory: Memory, rows: Rows) -> None:
         super().__init__(model, memory, rows)
-        self.caches = RowCaches(model)
+        self.memory, self.caches = memory, RowCaches(model)
 
     def states(self, newest_RT: Tensor) -> Tensor:
         """One call of the decoder."""

@@ -163,6 +163,18 @@ class Rows:
         """The rows that a mask selects, in the same order."""
         return Rows.pairs(self.context_R[keep_R], self.decoder_R[keep_R], self.num_contexts)
 
+    def join(self, other: "Rows") -> tuple["Rows", Tensor]:
+        """These rows and those of `other`, whose contexts follow ours; and where each was among both, ours first."""
+        decoder = torch.cat([self.decoder_R, other.decoder_R])
+        order = torch.argsort(decoder, stable=True)
+        context = torch.cat([self.context_R, other.context_R + self.num_contexts])[order]
+        return Rows.pairs(context, decoder[order], self.num_contexts + other.num_contexts), order
+
+    def drop_idle(self) -> tuple["Rows", Tensor]:
+        """The same rows with contexts numbered anew without those that have no rows; and the contexts that are left."""
+        used_B = torch.unique(self.context_R)
+        return Rows(torch.searchsorted(used_B, self.context_R), self.segments, len(used_B), self.is_grid), used_B
+
     def distinct(self) -> "Rows":
         """The same pairs of context and decoder, each once, sorted by decoder and then by context."""
         pair = torch.unique(self.decoder_R * self.num_contexts + self.context_R)

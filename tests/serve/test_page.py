@@ -1,0 +1,144 @@
+"""The page in a real browser, against a real server."""
+
+import pytest
+from servers import browsing, page_of, serving
+
+from polyreply.models.shipped import T5_MINI_10
+from polyreply.reply import PolyReply
+
+MESSAGE = "Do you like dogs?"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with browsing() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    with serving("serve", T5_MINI_10, "--port", 0) as started:
+        yield started
+
+
+def wait(locator, state="attached"):
+    """Wait for an element; the page's policy forbids to wait for an expression."""
+    locator.wait_for(state=state, timeout=120_000)
+
+
+def ask(page, text=MESSAGE):
+    page.fill("#message", text)
+    page.press("#message", "Enter")
+    wait(page.locator("#status", has_text="Most likely"))
+
+
+def replies(page, group="decoders"):
+    return [text.strip() for text in page.locator(f"#{group} .text").all_inner_texts()]
+
+
+def test_a_conversation_with_the_keyboard_alone(browser, shipped):
+    expected = [reply.text for reply in PolyReply.from_pretrained(T5_MINI_10).reply(MESSAGE)]
+    with page_of(browser, shipped.url) as page:
+        page.wait_for_selector("#model:has-text('10 decoders')")
+        ask(page)
+        assert replies(page) == expected
+        colours = page.eval_on_selector_all("#decoders .number", "all => all.map(one => getComputedStyle(one).color)")
+        assert len(set(colours)) == 10
+        assert all("log p −" in text for text in page.locator("#decoders .likely").all_inner_texts())
+        assert page.locator("#points .point").count() == 10
+        assert page.evaluate("document.activeElement.classList.contains('choose')")
+        page.keyboard.press("ArrowRight")
+        assert page.evaluate("document.activeElement.querySelector('.number').textContent") == "2"
+        page.keyboard.press("3")
+        assert page.locator(".turn").all_inner_texts() == [MESSAGE, expected[2]]
+        assert page.evaluate("document.activeElement.id") == "message"
+        ask(page, "Why?")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        assert page.locator(".turn").count() == 4
+        page.click("#new")
+        assert page.locator(".turn").count() == 0 and page.is_visible("#welcome")
+
+
+def test_other_ways_beside_it_copying_and_the_likeliest_by_default(browser, shipped):
+    permissions = {"permissions": ["clipboard-read", "clipboard-write"]}
+    with page_of(browser, shipped.url, width=390, height=844, dark=True, **permissions) as page:
+        page.wait_for_selector("#model:has-text('10 decoders')")
+        page.check("#with-beam")
+        page.check("#with-nucleus")
+        ask(page)
+        wait(page.locator("#nucleus .bar").nth(9))
+        wait(page.locator("#beam .bar").nth(9))
+        assert page.locator("#points .point").count() == 30 and page.locator("#legend li").count() == 3
+        assert len(replies(page, "beam")) == len(replies(page, "nucleus")) == 10
+        assert replies(page, "beam") != replies(page)
+        page.locator("#decoders .copy").first.click()
+        wait(page.locator("#status", has_text="Copied."))
+        assert page.evaluate("navigator.clipboard.readText()") == replies(page)[0]
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")  # nothing sticks out on a phone
+        likeliest = page.locator("#decoders .is-likeliest .text").inner_text()
+        ask(page, "And cats?")
+        assert page.locator(".turn").all_inner_texts() == [MESSAGE, likeliest, "And cats?"]
+        page.uncheck("#with-beam")
+        assert page.locator("#beam-column").is_hidden()
+
+
+def test_markup_stays_text_and_errors_are_shown(browser, shipped):
+    with page_of(browser, shipped.url) as page:
+        page.wait_for_selector("#model:has-text('10 decoders')")
+        markup = "<img src=x onerror=alert(1)><b>bold</b>"
+        ask(page, markup)
+        assert page.locator(".turn").inner_text() == markup and page.locator(".turn *").count() == 0
+        problem = '{"error": {"message": "the <i>queue</i> is full"}}'
+        page.route("**/v1/chat/completions", lambda route: route.fulfill(status=200, body=f"data: {problem}\n\n"))
+        page.click("#new")
+        page.fill("#message", "Hello")
+        page.press("#message", "Enter")
+        page.wait_for_selector("#alert:not([hidden])")
+        assert "the <i>queue</i> is full" in page.inner_text("#alert")
+        assert page.input_value("#message") == "Hello"  # nothing that was typed is lost
+
+
+def test_themes_names_and_a_map_that_keeps_distances(browser, shipped):
+    ground = "getComputedStyle(document.body).backgroundColor"
+    with page_of(browser, shipped.url) as page:
+        light = page.evaluate(ground)
+        page.click("#theme")
+        page.click("#theme")
+        assert page.evaluate(ground) != light and page.evaluate("document.documentElement.dataset.theme") == "dark"
+        page.emulate_media(color_scheme="dark")
+        page.click("#theme")
+        assert page.evaluate(ground) != light  # the system's theme again, which is dark now
+        is_named = "one.textContent.trim() || one.getAttribute('aria-label') || one.labels?.length"
+        controls = "[...document.querySelectorAll('button, input, textarea')]"
+        assert page.evaluate(f"{controls}.every(one => {is_named})")
+        found = page.evaluate(
+            """async () => {
+              const { distance, positions } = await import('/static/difference.js');
+              const corners = [[0, 0], [3, 0], [0, 4], [3, 4]];
+              const apart = (a, b) => Math.hypot(a[0] - b[0], a[1] - b[1]);
+              const matrix = corners.map((a) => corners.map((b) => apart(a, b)));
+              const placed = positions(matrix);
+              const off = (i, j) => Math.abs(apart(placed[i], placed[j]) - matrix[i][j]);
+              const error = Math.max(...corners.flatMap((_, i) => corners.map((_, j) => off(i, j))));
+              return [distance('a b', 'A b!'), distance('a b', 'c d'), distance('a b c', 'a b d'), error];
+            }"""
+        )
+        assert found[:2] == [0, 1] and found[2] == pytest.approx(1 - 2 * 3 / 10) and found[3] < 1e-6
+
+
+def test_a_server_with_keys_asks_for_one(browser, folder, tmp_path):
+    from polyreply.web.keys import add_key
+
+    key = add_key(tmp_path / "keys", "ann")
+    with serving("serve", folder, "--port", 0, "--keys", tmp_path / "keys") as server:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(server.url)
+        page.wait_for_selector("#key-dialog[open]")
+        page.fill("#key", key)
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#model:has-text('3 decoders')")
+        ask(page)
+        assert len(replies(page)) == 3
+        context.close()
