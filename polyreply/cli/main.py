@@ -26,6 +26,7 @@ COMMANDS = (
     "prepare",
     "reply",
     "reproduce",
+    "study",
     "tokenize",
     "train",
 )
