@@ -100,6 +100,9 @@ def _metadata(row: dict[str, Any]) -> dict[str, Any]:
 
 
 # --- Label Studio: a labelling interface, and tasks that carry their annotation
+#
+# Annotators here are no users there. An import refuses `completed_by` of a user it does not know and otherwise fills in
+# the user who imports, so the annotator is in the task's `meta`.
 
 
 def label_studio_config(study: Study) -> str:
@@ -125,7 +128,12 @@ def _label_studio_task(study: Study, row: dict[str, Any]) -> dict[str, Any]:
         "type": "choices",
         "value": {"choices": [row["choice"]]},
     }
-    annotation = {"result": [region], "lead_time": row["seconds"], "created_at": row["at"], "was_cancelled": False}
+    annotation = {
+        "result": [region],
+        "lead_time": row["seconds"],
+        "created_at": row["at"],
+        "was_cancelled": False,
+    }
     return {"data": _texts(study, row), "meta": _metadata(row), "annotations": [annotation]}
 
 

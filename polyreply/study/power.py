@@ -14,8 +14,8 @@ from polyreply.arrays import Floats, Ints
 from polyreply.errors import PolyReplyError
 
 ALPHA, POWER = 0.05, 0.8
-_MOST = 1 << 20
-"""Judgements beyond which nobody plans a study."""
+_MOST = 1 << 19
+"""Decided judgements up to which the power is computed."""
 
 
 def check_difference(wins: float, losses: float) -> None:
@@ -42,7 +42,13 @@ def judgements_needed(wins: float, losses: float, target: float = POWER, alpha: 
     """
     check_difference(wins, losses)
     share = wins / (wins + losses)
-    decided = np.arange(_enough_decided(share, target, alpha) + 1)
+    enough = _enough_decided(share, target, alpha)
+    if enough > _MOST:
+        raise PolyReplyError(
+            f"power: {100 * wins:g}:{100 * losses:g} needs more judgements than a study can have; plan for a larger "
+            "difference"
+        )
+    decided = np.arange(enough + 1)
     envelope = np.minimum.accumulate(_power_of_decided(decided, share, alpha)[::-1])[::-1]
 
     def is_enough(judgements: int) -> bool:
@@ -53,11 +59,6 @@ def judgements_needed(wins: float, losses: float, target: float = POWER, alpha: 
     low, high = 0, 1
     while not is_enough(high):
         low, high = high, 2 * high
-        if high > _MOST:
-            raise PolyReplyError(
-                f"power: {100 * wins:g}:{100 * losses:g} needs more than {_MOST} judgements; nobody would notice that "
-                "difference"
-            )
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if is_enough(middle) else (middle, high)
@@ -75,4 +76,4 @@ def _power_of_decided(decided: Ints, share: float, alpha: float) -> Floats:
 def _enough_decided(share: float, target: float, alpha: float) -> int:
     """A number of decided judgements well above what the normal approximation asks for."""
     deviation = norm.isf(alpha) / 2 + norm.isf(1 - max(target, 0.99)) * math.sqrt(share * (1 - share))
-    return min(_MOST, int(2 * (deviation / (share - 0.5)) ** 2) + 200)
+    return int(2 * (deviation / (share - 0.5)) ** 2) + 200

@@ -152,6 +152,7 @@ def create_study_app(folder: Path, allowed_hosts: Sequence[str] = LOCAL_HOSTS) -
         server.answers.close()
 
     app = create_app("polyreply study", assets=_STATIC, lifespan=lifespan, allowed_hosts=allowed_hosts)
+    app.state.study = server
     add_page(app, "/", _STATIC / "annotate.html")
     add_page(app, "/researcher", _STATIC / "researcher.html")
     bearer = HTTPBearer(auto_error=False)

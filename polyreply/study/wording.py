@@ -8,7 +8,7 @@ from typing import Literal
 from polyreply.config import load_recipe
 from polyreply.errors import PolyReplyError
 
-_SHIPPED = Path(__file__).parent / "wording"
+SHIPPED = Path(__file__).parent / "wording"
 
 
 @dataclass(frozen=True)
@@ -86,12 +86,12 @@ class Wording:
 
 def shipped_wordings() -> list[str]:
     """The languages that come with the package."""
-    return sorted(file.stem for file in _SHIPPED.glob("*.yaml"))
+    return sorted(file.stem for file in SHIPPED.glob("*.yaml"))
 
 
 def load_wording(name: str) -> Wording:
     """A shipped wording by its language, or a YAML file."""
-    shipped = _SHIPPED / f"{name}.yaml"
+    shipped = SHIPPED / f"{name}.yaml"
     if shipped.is_file() and not Path(name).is_file():
         return load_recipe(Wording, shipped)
     if not Path(name).is_file():
