@@ -63,8 +63,8 @@ def _people(name: str) -> tuple[Results | None, str]:
 
 def _our_rows(results: Results | None) -> list[Row]:
     rows = []
-    for pair in results.pairs if results else ():
-        shares = [100 * count / max(1, pair.judgements) for count in (pair.wins, pair.ties, pair.losses)]
+    for pair in (pair for pair in (results.pairs if results else ()) if pair.judgements):
+        shares = [100 * count / pair.judgements for count in (pair.wins, pair.ties, pair.losses)]
         first, second = pair.systems
         rows.append(Row([pair.question, first, *shares, pair.judgements, p_value(pair.one_sided)]))
         rows.append(Row(["", second, *shares[::-1], None, None]))
