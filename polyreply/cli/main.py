@@ -27,6 +27,7 @@ COMMANDS = (
     "reply",
     "reproduce",
     "serve",
+    "study",
     "tokenize",
     "train",
 )

@@ -21,6 +21,7 @@ TITLES = {
     "table-cases": "Case study: all K responses of each EM variant for chosen contexts",
     "figure-decoders": "What decoders specialise in, against beam search: length, questions, a word, typical words",
     "table-efficiency": "Time shares of E-step, M-step and assignment; samples per second against beam search",
+    "table-human": "Human evaluation: people's judgements of a study (study=FOLDER) beside the paper's",
     "table-ablation": "Soft-EM and Hard-EM with uniform and learned priors, with and without dropout in the E-step",
     "table-architecture": "Multi-adapter against multi-decoder: parameters and BLEU2-F",
     "figure-scaling": "Beam search against the multi-decoder model for several K",

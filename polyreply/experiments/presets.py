@@ -139,6 +139,8 @@ class Preset:
     speed_contexts: int = 64
     """Contexts by which table-efficiency measures samples per second."""
     smalltalk: SmalltalkSettings = field(default_factory=SmalltalkSettings)
+    study: str = ""
+    """Folder of a human evaluation by `polyreply study`, for table-human."""
 
     def problems(self) -> Iterator[str]:
         """Settings that cannot be used."""

@@ -36,7 +36,7 @@ from polyreply.training.recipe import MINI, TrainRecipe
 from polyreply.training.run_log import read
 from polyreply.training.usage import read_usage
 
-_RESPONSES, _SCORES = "responses.jsonl", "scores.json"
+RESPONSES, _SCORES = "responses.jsonl", "scores.json"
 _CASE: CaseName = "lower"
 _SAMPLING = ("nucleus", "top-k", "min-p", "mbr")
 """Ways to decode that draw random numbers."""
@@ -324,7 +324,7 @@ class Systems:
 
     def replies(self, variant: Variant, seed: int = 0) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
         """The final contexts, each with its replies."""
-        path = self.cache.get(self.responses(variant, seed)) / _RESPONSES
+        path = self.cache.get(self.responses(variant, seed)) / RESPONSES
         return [(row.context, row.texts) for row in read_responses(path)]
 
     def _replies_per_context(self, variant: Variant) -> int:
@@ -333,7 +333,7 @@ class Systems:
     def _reply(self, model: Task, options: Mapping[str, Any], out: Path) -> None:
         from polyreply.reply import PolyReply, ReplyOptions
 
-        output = out / _RESPONSES
+        output = out / RESPONSES
         if output.is_file():  # interrupted after the last reply, and before the task was recorded as done
             return
         job = Job(self.data.final_file, output, cast(ReplyOptions, dict(options)), batch_size=self.preset.reply_batch)
@@ -341,7 +341,7 @@ class Systems:
         reply_to_file(loaded, job, model_name=model.name, notify=self.cache.notify)
 
     def _score(self, responses: Task, out: Path) -> None:
-        joined = join_files(responses.path / _RESPONSES, self.data.final_file)
+        joined = join_files(responses.path / RESPONSES, self.data.final_file)
         scores = evaluate(joined.responses, joined.references, tokenizer=self.data.tokenizer, case=_CASE)
         scores.save(out / _SCORES, overwrite=True)
 

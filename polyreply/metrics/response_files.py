@@ -51,9 +51,10 @@ def join_files(
 ) -> Joined:
     """Read both files; raise a DataError that names the first row in which they do not match."""
     ours = read_responses(responses)
-    _check_k(responses, ours, variable_k)
+    if not variable_k:
+        check_one_k(responses, ours, "reply with one K throughout, or pass --variable-k")
     theirs, left_out = _read_references(references, context_turns, len(ours), strict)
-    _check_match(responses, ours, references, theirs, left_out)
+    check_same_contexts(responses, ours, references, theirs, _REPLY_AGAIN, left_out)
     return Joined([row.context for row in ours], [row.texts for row in ours], [row.texts for row in theirs], left_out)
 
 
@@ -118,13 +119,14 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
             raise DataError(f"{path}: the gzip data is broken ({error}); fetch or compress the file again") from None
 
 
-def _check_k(path: Path, rows: Sequence[Row], variable_k: bool) -> None:
+def check_one_k(path: Path, rows: Sequence[Row], fix: str) -> None:
+    """Raise unless all rows have the same number of responses; `fix` ends the message."""
     first = rows[0]
     other = next((row for row in rows if len(row.texts) != len(first.texts)), None)
-    if other is not None and not variable_k:
+    if other is not None:
         raise DataError(
             f"{path}, line {other.line}: expected {len(first.texts)} responses as in line {first.line}, found "
-            f"{len(other.texts)}; reply with one K throughout, or pass --variable-k"
+            f"{len(other.texts)}; {fix}"
         )
 
 
@@ -160,8 +162,13 @@ def _read_references(path: Path, context_turns: int, wanted: int, strict: bool) 
 _REPLY_AGAIN = "reply to that file again, or name the references these responses were made for"
 
 
-def _check_match(responses: Path, ours: Sequence[Row], references: Path, theirs: Sequence[Row], left_out: str) -> None:
-    """Raise unless both files have the same contexts in the same order."""
+def check_same_contexts(
+    responses: Path, ours: Sequence[Row], references: Path, theirs: Sequence[Row], reply_again: str, left_out: str = ""
+) -> None:
+    """Raise unless both files have the same contexts in the same order.
+
+    `reply_again` says how to fix contexts that are really different; `left_out` is what `Joined` has of that name.
+    """
     hint = f"; {left_out}" if left_out else ""
     pairs = enumerate(zip(ours, theirs, strict=False))
     place = next((n for n, (one, two) in pairs if one.context != two.context), None)
@@ -174,7 +181,7 @@ def _check_match(responses: Path, ours: Sequence[Row], references: Path, theirs:
         elif Counter(row.context for row in ours) == Counter(row.context for row in theirs):
             fix = "the contexts are the same in another order: sort one file like the other"
         else:
-            fix = _REPLY_AGAIN
+            fix = reply_again
         raise DataError(
             f"{responses}, line {one.line} (row {place + 1}): expected the context {expected} of {references}, line "
             f"{two.line}, found {found}; {fix}{hint}"
@@ -185,7 +192,7 @@ def _check_match(responses: Path, ours: Sequence[Row], references: Path, theirs:
         shown = _cut(context[0], 0, repr) if len(context) == 1 else _cut(repr(list(context)), 0, str)
         raise DataError(
             f"{responses}: expected {len(theirs)} rows, one for each context of {references}, found {len(ours)}; the "
-            f"first without a partner is line {alone.line} of {path}, {shown}; {_REPLY_AGAIN}{hint}"
+            f"first without a partner is line {alone.line} of {path}, {shown}; {reply_again}{hint}"
         )
 
 

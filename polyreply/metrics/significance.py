@@ -45,7 +45,7 @@ def intervals(
 ) -> dict[str, tuple[float, float]]:
     """Percentile bootstrap interval of each of these scores that at least two contexts have."""
     means = _Means(columns, [name for name in names if count_contexts(name, columns) > 1])
-    drawn_BM = np.concatenate([means.of(counts) for counts in _bootstrap(means.num_contexts, samples, seed)])
+    drawn_BM = np.concatenate([means.of(counts) for counts in resample_counts(means.num_contexts, samples, seed)])
     low_M, high_M = np.quantile(drawn_BM, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return {name: (float(low_M[m]), float(high_M[m])) for m, name in enumerate(means.names)}
 
@@ -72,7 +72,7 @@ def paired_test(
         )
     once_BC = np.ones((1, ours.num_contexts))
     observed_M = (ours.of(once_BC) - theirs.of(once_BC))[0]
-    draws = _bootstrap(ours.num_contexts, samples, seed)
+    draws = resample_counts(ours.num_contexts, samples, seed)
     drawn_BM = np.concatenate([ours.of(counts) - theirs.of(counts) for counts in draws])
     low_M, high_M = np.quantile(drawn_BM, [0.025, 0.975], axis=0)
     # By chance alone, the bootstrap's differences would scatter around 0 as they scatter around the observed one.
@@ -123,7 +123,7 @@ class _Means:
         return np.array(scores).reshape(len(scores), len(sums_BM)).T
 
 
-def _bootstrap(num_contexts: int, samples: int, seed: int) -> Iterator[Floats]:
+def resample_counts(num_contexts: int, samples: int, seed: int) -> Iterator[Floats]:
     """How often each of C contexts is among C draws with replacement, (B, C) in chunks of B."""
     generator = np.random.default_rng(seed)
     for size in _chunks(num_contexts, samples):

@@ -15,7 +15,12 @@ from polyreply.cli import main
 from polyreply.cli.bench import BENCHES
 
 EXTENDING = Path(__file__).parents[2] / "docs" / "extending.md"
-COMMANDS = [*((name,) for name in main.COMMANDS), *(("bench", name) for name in ("all", *BENCHES))]
+COMMANDS = [
+    *((name,) for name in main.COMMANDS),
+    *(("bench", name) for name in ("all", *BENCHES)),
+    *(("study", name) for name in ("new", "serve", "results", "simulate")),
+]
+GROUPS = {(), ("bench",), ("study",)}
 
 ALL_HELP = """
 import json, sys
@@ -52,7 +57,7 @@ def test_every_command_has_help_with_examples_and_no_heavy_imports():
     assert answer["heavy"] == []
     for command, (status, text) in zip(commands, answer["pages"], strict=True):
         assert status == 0 and "Usage:" in text, command
-        if command not in {(), ("bench",)}:
+        if command not in GROUPS:
             assert f"polyreply {' '.join(command)}" in text.split("Examples:")[1]
 
 

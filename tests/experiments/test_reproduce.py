@@ -7,6 +7,7 @@ from typing import get_args
 
 import pytest
 import runs
+from studies import make_study
 from typer.testing import CliRunner
 
 from polyreply.cli.main import app
@@ -18,6 +19,8 @@ from polyreply.experiments.run import Request, open_systems, plan_for, reproduce
 from polyreply.experiments.table_ours import PROTOTYPES, RECIPES, choose
 from polyreply.experiments.variants import HARD, HARD_AUTHORS
 from polyreply.metrics import PAPER_NUMBERS
+from polyreply.study.folder import open_answers
+from polyreply.study.simulate import Script, simulate
 
 ONCE = ("seeds=[0]", "second_seeds=[1]", "stage_1.steps=40")
 
@@ -135,6 +138,32 @@ def _check_ours(findings):
     assert f"{len(possible)} recipes" in remark and f"{PROTOTYPES} prototypes" in remark
     assert f"multiplied by {len(possible) + PROTOTYPES}," in remark
     assert winner in findings.verdicts[0].text and len(findings.verdicts) == len(final.rows) + 1
+
+
+def test_table_human_shows_people_beside_the_paper_and_never_scripted_annotators(data, tmp_path):
+    folder, study = make_study(tmp_path / "s", names=("EqHard-EM", "beam"), contexts=10, people=2)
+    simulate(study, Script(), tmp_path / "simulated")
+
+    def rows(name):
+        request = Request(str(data), "smoke", tmp_path / "out", (f"study={name}",) if name else ())
+        result, files = reproduce("table-human", request, open_systems(request))
+        assert all(map(_is_full, files)) and load_result(files[0]).findings.tables == result.findings.tables
+        ours = [[*row.cells] for row in result.findings.tables[0].rows if not row.muted]
+        theirs = [[*row.cells] for row in result.findings.tables[0].rows if row.muted]
+        assert theirs[0] == ["quality", "paper, EqHard-EM", 48.2, 19.0, 32.8, 500, "<0.0001"] and len(theirs) == 4
+        return ours, " ".join(result.findings.remarks), files[1].read_text(encoding="utf-8")
+
+    for name, reason in (("", "No study"), (folder, "Nobody has answered"), (tmp_path / "simulated", "scripted")):
+        ours, remarks, _ = rows(name)
+        assert ours == [] and reason in remarks and "polyreply study new" in remarks and "table-main" in remarks
+    answers = open_answers(folder, study)
+    for person in study.annotators:
+        ids = [item.id for item in person.items]
+        for turn, item in enumerate(person.items):
+            answers.record(person.name, turn, item.id, "2" if item.swapped else "1", ids)
+    ours, remarks, page = rows(folder)
+    assert ours[0] == ["quality", "EqHard-EM", 100.0, 0.0, 0.0, 20, "<0.0001"] and len(ours) == 4
+    assert "40 judgements of people" in remarks and "48.2" in page and "simulated" not in page.lower()
 
 
 def _is_full(path):
