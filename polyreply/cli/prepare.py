@@ -12,8 +12,8 @@ def prepare(
         typer.Argument(
             metavar="INPUT",
             help="A folder with train/valid/test files, whose splits are kept; or dialogue files, which are split by "
-            "dialogue; or a corpus: chitchat, messages, smalltalk-explicit, smalltalk-implicit; or a Hugging Face dataset, "
-            "hf:NAME.",
+            "dialogue; or a corpus: chitchat, messages, smalltalk-explicit, smalltalk-implicit; or a Hugging Face "
+            "dataset, hf:NAME.",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write; it appears only when it is complete.")],

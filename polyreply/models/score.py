@@ -151,7 +151,7 @@ def nll_pairs(
     """−log p(response | z=k, context) of some pairs of sample and decoder, (P,), as `nll_NK` gives it for all."""
     limits = limits or Limits()
     result = torch.zeros(len(sample_P), dtype=_wide_type(model.dtype), device=sample_P.device)
-    for chunk in _chunks(_lengths(model, samples)[sample_P], limits.max_tokens, 1):
+    for chunk in chunks(_lengths(model, samples)[sample_P], limits.max_tokens, 1):
         adapt()
         index = chunk[torch.argsort(decoder_P[chunk], stable=True)]
         part = samples.select(sample_P[index])

@@ -1,9 +1,9 @@
 """messages: everyday messages, each with ten replies that differ in kind.
 
-Four in five are statements ("I've got the whole couch to myself tonight."), which people send more often than questions and which most
-corpora with several replies to one message lack. A reply is the listener's: it feels with the writer, asks back,
-advises, remembers something similar, offers help, jokes, exclaims, doubts, encourages or comments. The texts were
-written for this project, and come with it.
+Four in five are statements ("I've got the whole couch to myself tonight."), which people send more often than questions
+and which most corpora with several replies to one message lack. A reply is the listener's: it feels with the writer,
+asks back, advises, remembers something similar, offers help, jokes, exclaims, doubts, encourages or comments. The texts
+were written for this project, and come with it.
 
 The splits are fixed: a hash of the message decides.
 """
