@@ -50,7 +50,12 @@ def bench_distributed(notify: Notify, *, samples: int = 320, steps: int = 2, rou
 
 
 def bench_sharded(notify: Notify, backbone: str, *, samples: int = 20, steps: int = 2) -> dict[str, float]:
-    """Memory, time and exchange of two processes with a whole backbone each, and with half of one each."""
+    """Memory, time and exchange of two processes with a whole backbone each, and with half of one each.
+
+    Both have the allocator return large blocks, as sharding does, so that memory differs by what is held alone.
+    """
+    from polyreply.models.sharded import LARGE_BLOCK
+
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for place, name in enumerate(("whole", "sharded")):
@@ -58,8 +63,8 @@ def bench_sharded(notify: Notify, backbone: str, *, samples: int = 20, steps: in
             folder = Path(scratch, name)
             folder.mkdir()
             chosen = {"model.backbone": backbone, "model.shard": name == "sharded", "em.e_step_size": samples, **THIN}
-            measured = _launch(_recipe(folder, chosen), 2, steps)
-            wanted = ("load_peak_mb", "loaded_mb", "step_peak_mb", "step_seconds", "bytes")
+            measured = _launch(_recipe(folder, chosen), 2, steps, MALLOC_MMAP_THRESHOLD_=str(LARGE_BLOCK))
+            wanted = ("load_peak_mb", "step_peak_mb", "step_seconds", "bytes")
             figures |= {f"distributed.{name}.{figure}": measured[figure] for figure in wanted}
     return figures
 
@@ -74,10 +79,11 @@ def _recipe(folder: Path, chosen: Mapping[str, object]) -> Path:
     return folder / "recipe.yaml"
 
 
-def _launch(recipe: Path, number: int, steps: int) -> dict[str, float]:
+def _launch(recipe: Path, number: int, steps: int, **more: str) -> dict[str, float]:
+    """The figures of `number` processes, with `more` in their environment."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(number)]
     command += ["-m", "polyreply.bench.distributed", str(recipe), str(steps)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "POLYREPLY_CACHE": str(recipe.parent / "cache")}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "POLYREPLY_CACHE": str(recipe.parent / "cache"), **more}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
         raise PolyReplyError(f"{number} processes could not train: {done.stderr.strip().splitlines()[-1]}")
@@ -92,7 +98,7 @@ def main(arguments: Sequence[str]) -> None:
 
     with Run(load_recipe(TrainRecipe, Path(arguments[0]))) as run:
         processes = run.processes
-        load_peak, loaded = memory_mb("VmHWM"), memory_mb("VmRSS")
+        load_peak = memory_mb("VmHWM")
         restart_peak()
         em_step(run.em)  # warm-up: allocates memory
         processes.bytes_sent, processes.seconds = 0, 0.0
@@ -102,7 +108,7 @@ def main(arguments: Sequence[str]) -> None:
             "bytes": processes.bytes_sent / steps,
             "collective_seconds": processes.seconds / steps,
         }
-        memory = {"load_peak_mb": load_peak, "loaded_mb": loaded, "step_peak_mb": memory_mb("VmHWM")}
+        memory = {"load_peak_mb": load_peak, "step_peak_mb": memory_mb("VmHWM")}
         of_all = processes.gather_json(memory)
         figures |= {name: max(one[name] for one in of_all) for name in memory}
         if processes.is_main:

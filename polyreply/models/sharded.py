@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _MMAP_THRESHOLD = -3
 """M_MMAP_THRESHOLD of glibc's malloc.h."""
-_LARGE_BLOCK = 1 << 18
+LARGE_BLOCK = 1 << 18
 """Bytes from which on a freed block goes back to the system; the matrices of a layer are larger."""
 
 
@@ -130,7 +130,7 @@ def _return_freed_memory() -> None:
     is_set = "MALLOC_MMAP_THRESHOLD_" in os.environ or "mmap_threshold" in os.environ.get("GLIBC_TUNABLES", "")
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None and not is_set:
-        mallopt(_MMAP_THRESHOLD, _LARGE_BLOCK)
+        mallopt(_MMAP_THRESHOLD, LARGE_BLOCK)
 
 
 def _layers_of(model: "PolyReplyModel") -> Iterator[tuple[str, nn.Module]]:

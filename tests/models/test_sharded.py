@@ -9,10 +9,13 @@ import torch
 from forks import context, places
 from safetensors.torch import load_file, save_file
 from torch.distributed.tensor import DTensor
-from transformers import GenerationConfig
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
+from polyreply.bench.timing import memory_mb, restart_peak
 from polyreply.decoding import all_decoders, single_decoder
 from polyreply.distributed import connected
+from polyreply.models.backbones import load_backbone
+from polyreply.models.model import PolyReplyModel
 from polyreply.models.score import Limits, backward_nll, nll_NK
 from polyreply.models.sharded import ShardedLayers
 
@@ -87,6 +90,27 @@ def take_turns(environment, file):
         processes.main_first(load, one_by_one=True)
 
 
+def read_twice(model, processes):
+    model.sharded = ShardedLayers(model, processes)
+    processes.before_exchange = model.sharded.help_others
+    restart_peak()
+    for _ in range(2):
+        model.encode(torch.ones(1, 3, dtype=torch.long), torch.ones(1, 3))
+    processes.any(False)
+
+
+def hold(environment, folder):
+    """Loads a saved backbone, reads contexts with it, and writes down the megabytes that this has added."""
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    with connected("") as processes:
+        read_twice(tiny.model("llama"), processes)  # what is imported and connected first is not counted
+        processes.before_exchange, before = lambda: None, memory_mb("VmRSS")
+        stock, _ = load_backbone(folder)
+        read_twice(PolyReplyModel.from_backbone(stock, num_decoders=2, adapter_size=1), processes)
+        (folder / f"{processes.rank}.held").write_text(str(memory_mb("VmHWM") - before))
+
+
 def launch(target, number, argument):
     team = [context.Process(target=target, args=(place, argument)) for place in places(number)]
     for process in team:
@@ -120,6 +144,19 @@ def test_nll_gradients_replies_and_weights_equal_those_of_a_whole_backbone(varia
     assert all(torch.equal(parameters[name], weight) for name, weight in whole.items())
     number, sharded = model.backbone.num_parameters(), sum(weight.numel() for weight in whole.values())
     assert sharded > number / 2 and held == 2 * number - sharded
+
+
+def test_a_process_never_holds_more_than_its_share_and_two_layers(tmp_path):
+    sizes = {"hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 4, "vocab_size": 64}
+    with torch.device("meta"):
+        stock = LlamaForCausalLM(LlamaConfig(num_hidden_layers=16, tie_word_embeddings=False, **sizes))
+    for weight in (stock := stock.to_empty(device="cpu")).parameters():
+        torch.nn.init.zeros_(weight)
+    stock.save_pretrained(tmp_path)
+    whole = stock.num_parameters() * 4 / 2**20
+    launch(hold, 2, tmp_path)
+    held = [float((tmp_path / f"{rank}.held").read_text()) for rank in range(2)]
+    assert max(held) < whole * (1 / 2 + 2 / 16) + 20
 
 
 def test_processes_of_a_machine_load_one_after_the_other(tmp_path):
