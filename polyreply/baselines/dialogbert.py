@@ -147,7 +147,7 @@ class DialogBertObjective(Objective):
             return states_BCD[:0].double().sum()
         with torch.no_grad():
             target_XD = encoder.pooled(tokens_XL, mask_XL)
-        found_XD = self.regression(self.dropout(state_XD))
+        found_XD: Tensor = self.regression(self.dropout(state_XD))
         return (found_XD - target_XD).double().square().mean(1).sum()
 
     def order_loss(self, altered: Altered, states: TurnStates) -> Tensor:

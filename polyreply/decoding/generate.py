@@ -137,7 +137,7 @@ def check_request(
         k = model.num_decoders if way.of_decoders else SINGLE_DECODER_K
     generator = torch.Generator(model.device).manual_seed(seed)
     return _check_values(
-        replace(Decoding.of(config, k, generator), **{name: given.get(name) for name in _SHARES}, **own)
+        replace(Decoding.of(config, k, generator), **{name: given[name] for name in _SHARES if name in given}, **own)
     )
 
 

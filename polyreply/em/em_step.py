@@ -248,8 +248,9 @@ def _usage(em: EM, samples: Samples, ids_N: Ints, assignment: Assignment) -> Flo
         with em.computing("e-step"):
             own = e_step(em.model, samples, replace(em.settings, e_step_dropout=False), em.limits)
         weights_NK = assign(em.method, _evidence(em, own, ids_N)).weights_NK
-    samples_K: Floats = weights_NK.sum(0)
-    return samples_K / samples_K.sum()
+    samples_K = weights_NK.sum(0)
+    usage_K: Floats = samples_K / samples_K.sum()
+    return usage_K
 
 
 def _assign(em: EM, own: Likelihoods, ids_N: Ints, clock: "_Clock") -> Assignment:

@@ -243,14 +243,14 @@ _SMOKE: dict[str, Any] = {
     },
     "rates": {"adapters": [1e-2], "decoders": [1e-2], "adalabel": [1e-2], "dialogbert": [1e-2]},
     "adalabel": {
-        "steps": 40,
+        "steps": 12,
         "optimizer": {"batch_rows": 32},
-        "validation": {"every": 40, "contexts": 0, "samples": 12, "keep": "last"},
+        "validation": {"every": 12, "contexts": 0, "samples": 12, "keep": "last"},
     },
     "dialogbert": {
-        "steps": 40,
+        "steps": 12,
         "optimizer": {"batch_rows": 32},
-        "validation": {"every": 40, "contexts": 0, "samples": 12, "keep": "last"},
+        "validation": {"every": 12, "contexts": 0, "samples": 12, "keep": "last"},
     },
     "dialogbert_sizes": {"d_model": 16, "d_ff": 24, "num_layers": 1, "num_decoder_layers": 1, "num_heads": 2},
     "nucleus": [0.5, 0.9],

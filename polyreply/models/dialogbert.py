@@ -12,7 +12,7 @@ pseudo-utterances, D model size.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from huggingface_hub.dataclasses import strict
@@ -169,7 +169,7 @@ class DialogBert(PreTrainedModel, GenerationMixin):
     config: DialogBertConfig
     base_model_prefix = "dialogbert"
     main_input_name = "input_ids"
-    _tied_weights_keys: ClassVar = {"lm_head.weight": "decoder.embed_tokens.weight"}
+    _tied_weights_keys = {"lm_head.weight": "decoder.embed_tokens.weight"}  # noqa: RUF012 – declared by Transformers
     _supports_sdpa = True
 
     def __init__(self, config: DialogBertConfig) -> None:
@@ -181,7 +181,8 @@ class DialogBert(PreTrainedModel, GenerationMixin):
 
     def get_input_embeddings(self) -> nn.Module:
         """The decoder's embedding; the utterance encoder has its own."""
-        return self.decoder.embed_tokens
+        embedding: nn.Module = self.decoder.embed_tokens
+        return embedding
 
     def get_output_embeddings(self) -> nn.Module:
         """The output layer, which is the decoder's embedding."""
@@ -272,10 +273,10 @@ def build_dialogbert(
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        made = DialogBert(config)
+        made: Any = DialogBert(config)
     if isinstance(utterance_encoder, BertModel):
         made.encoder.utterance.load_state_dict(utterance_encoder.state_dict())
-    return made.eval()
+    return made.eval()  # type: ignore[no-any-return]
 
 
 def _bert_config(utterance_encoder: BertModel | MiniConfig, vocab_size: int, pad_token_id: int) -> BertConfig:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
+import polyreply.models.dialogbert  # noqa: F401 – a backbone that Transformers does not know until it is imported
 from polyreply.errors import PolyReplyError
 from polyreply.models.adapters import Adapter, Router, insert_adapters, linear_layers, linear_sizes
 from polyreply.models.attention import SHARED_ATTENTION

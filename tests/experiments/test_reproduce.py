@@ -3,6 +3,7 @@
 import json
 import re
 from html import escape
+from itertools import pairwise
 from typing import get_args
 
 import pytest
@@ -55,6 +56,7 @@ def test_table_em_end_to_end_continues_after_an_interrupt_and_is_computed_once(d
     assert not [line for line in lines if not line.startswith("resampling")]
     _check_result(again, files)
     _check_others(request)
+    _check_main(request)
 
 
 def _check_result(result, files):
@@ -114,6 +116,21 @@ def _check_others(request):
     assert all("Seed of stage 2: 0." in table.notes for table in tables)
     _check_joint_report(request, cases)
     _check_ours(reproduce("table-ours", request, open_systems(request))[0].findings)
+
+
+def _check_main(request):
+    """The paper's five systems with its numbers below ours, what is used today, and the minutes of training."""
+    result, files = reproduce("table-main", request, open_systems(request))
+    rows = [row.cells[0] for row in result.findings.tables[0].rows]
+    [chosen] = [name for name in rows if name.startswith("Nucleus sampling, p = ")]
+    others = ["Min-p sampling", "Diverse beam search", "MBR", "Relaxed-WTA", "Annealed-WTA"]
+    published = [name for name, below in pairwise(rows) if below == "paper, OpenSubtitles"]
+    assert published == ["Beam search", "Nucleus sampling", "AdaLabel", "DialogBERT", "EqHard-EM"]
+    assert {*rows} == {*published, *others, chosen, "paper, OpenSubtitles"} and chosen[-3:] in ("0.5", "0.9")
+    assert set(result.findings.numbers["training_minutes"]) == {*published, *others, chosen}
+    assert result.findings.numbers["learning_rates"]["DialogBERT"] == 0.01
+    assert any(one.text.startswith("AdaLabel performs poorly") and one.paper for one in result.findings.verdicts)
+    assert not plan_for(open_systems(request, is_plan=True), ["table-main"]).missing and all(map(_is_full, files))
 
 
 def _check_joint_report(request, cases):
