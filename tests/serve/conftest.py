@@ -5,17 +5,28 @@ from pair import pair
 from servers import serving
 
 
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory):
-    """The model folder of a tiny model that uses letters only, so that its replies can be read."""
-    path = tmp_path_factory.mktemp("spoken") / "model"
+def _save(path, *, ends):
+    """Save a tiny model that uses letters only, so that its replies can be read; its replies end by themselves or not."""
     made = pair()
+    eos = made.tokenizer.eos_token_id
     names = {number: token.replace("▁", "") for token, number in made.tokenizer.get_vocab().items()}
     made.model.generation_config.suppress_tokens = [
-        number for number, name in names.items() if not name.isalpha() and number != made.tokenizer.eos_token_id
+        number for number, name in names.items() if not (name.isalpha() or (ends and number == eos))
     ]
     made.save_pretrained(path)
     return path
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """The folder of a tiny model with three decoders."""
+    return _save(tmp_path_factory.mktemp("spoken") / "model", ends=True)
+
+
+@pytest.fixture(scope="session")
+def endless(tmp_path_factory):
+    """The same without an end of sequence: replies are as long as they may be."""
+    return _save(tmp_path_factory.mktemp("endless") / "model", ends=False)
 
 
 @pytest.fixture(scope="session")

@@ -196,14 +196,14 @@ def test_models(client):
         client.models.retrieve("other")
 
 
-def test_a_client_that_times_out_is_dropped_and_one_that_retries_is_answered(folder):
+def test_a_client_that_times_out_is_dropped_and_one_that_retries_is_answered(endless):
     """With room for one context and a queue of one, the third request has to wait for its turn."""
     options = ("--max-batch", 1, "--max-queue", 1, "--max-tokens", 100_000)
-    with serving("serve", folder, "--port", 0, "--name", "tiny", *options) as server:
+    with serving("serve", endless, "--port", 0, "--name", "tiny", *options) as server:
         base = {"base_url": f"{server.url}/v1", "api_key": "none"}
-        endless = {"max_tokens": 30_000, "extra_body": {"decoders": [0]}, "temperature": 2, "seed": 2}
+        long = {"max_tokens": 30_000, "extra_body": {"decoders": [0]}}
         with openai.OpenAI(**base, max_retries=0) as impatient, openai.OpenAI(**base, max_retries=8) as patient:
-            stream = impatient.chat.completions.create(**ASK, **endless, stream=True)
+            stream = impatient.chat.completions.create(**ASK, **long, stream=True)
             next(iter(stream))
             waiting = []
             asking = threading.Thread(target=lambda: waiting.append(patient.chat.completions.create(**ASK)))
@@ -218,7 +218,7 @@ def test_a_client_that_times_out_is_dropped_and_one_that_retries_is_answered(fol
             asking.join()
             assert waiting[0].choices[0].message.content is not None
             with pytest.raises(openai.APITimeoutError):
-                impatient.with_options(timeout=0.5).chat.completions.create(**ASK, **endless)
+                impatient.with_options(timeout=0.5).chat.completions.create(**ASK, **long)
             assert patient.chat.completions.create(**ASK).choices
             assert "polyreply_dropped_requests_total 2.0" in httpx2.get(f"{server.url}/metrics").text
             assert httpx2.get(f"{server.url}/ready").status_code == 200

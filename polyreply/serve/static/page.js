@@ -289,8 +289,8 @@ function dot(card, [x, y]) {
 
 function legendRow(group, mean) {
   const row = element("li");
-  const mark = { decoders: "● decoders", beam: "○ beam search", nucleus: "▢ nucleus" }[group];
-  row.append(element("span", "", `${mark}, mean distance`), element("b", "", mean.toFixed(2)));
+  const mark = { decoders: "● decoders", beam: "○ beam search", nucleus: "▢ nucleus sampling" }[group];
+  row.append(element("span", "", mark), element("b", "", mean.toFixed(2)));
   return row;
 }
 
@@ -340,7 +340,7 @@ function setTheme(theme) {
   else document.documentElement.dataset.theme = theme;
   localStorage.setItem("polyreply-theme", theme);
   byId("theme").setAttribute("aria-label", `Theme: ${theme === "system" ? "as the system" : theme}`);
-  byId("theme").textContent = { system: "Theme", light: "Light", dark: "Dark" }[theme];
+  byId("theme").textContent = { system: "◐", light: "○", dark: "●" }[theme];
 }
 
 function askForKey() {
