@@ -10,6 +10,7 @@ import pytest
 from studies import make_study
 
 from polyreply.errors import PolyReplyError
+from polyreply.study.answers import Event
 from polyreply.study.folder import load_study, open_answers
 from polyreply.study.results import read_judgements, study_results
 from polyreply.study.simulate import Script, simulate
@@ -18,13 +19,14 @@ from polyreply.study.statistics import binomial_tests
 
 def answer_all(folder, study, decide):
     """Let every annotator answer everything; `decide` returns win, tie or loss of the comparison's first system."""
-    answers = open_answers(folder, study)
+    events = []
     for person in study.annotators:
-        ids = [item.id for item in person.items]
         for turn, item in enumerate(person.items):
             wanted = decide(person, item, study.comparisons[item.comparison])
             [choice] = [choice for choice in ("1", "2", "tie") if item.outcome(choice) == wanted]
-            answers.record(person.name, turn, item.id, choice, ids, 2.0)
+            events.append((person.name, turn, Event(item.id, choice, 2.0, "2026-01-01T00:00:00+00:00")))
+    answers = open_answers(folder, study)
+    answers.record_all(events)
     answers.close()
 
 
@@ -128,13 +130,14 @@ def test_perfect_scripted_annotators_agree_perfectly(tmp_path):
 def test_simulating_leaves_the_study_untouched_and_marks_the_copy(simulated, polyreply_here):
     assert open_answers(simulated / "study", load_study(simulated / "study")).count() == 0
     assert load_study(simulated / "filled").simulated["accuracy"] == [0.95, 0.9, 0.9, 0.5]
-    text = polyreply_here("study", "results", simulated / "filled").stdout
+    command = ("study", "results", simulated / "filled", "--samples", 20)
+    text = polyreply_here(*command).stdout
     titles = [line for line in text.splitlines() if line.startswith(("Human", "Bradley", "Agreement", "Annotators"))]
     assert len(titles) == 5 and all("SIMULATED" in title for title in titles)
     for form in ("markdown", "latex", "html", "json"):
-        rendered = polyreply_here("study", "results", simulated / "filled", "--format", form).stdout
+        rendered = polyreply_here(*command, "--format", form).stdout
         assert rendered.count("SIMULATED") == 5
-    assert json.loads(polyreply_here("study", "results", simulated / "filled", "--json").stdout)["simulated"]
+    assert json.loads(polyreply_here(*command, "--json").stdout)["simulated"]
     assert "SIMULATED" not in polyreply_here("study", "results", simulated / "study").stdout
 
 
@@ -267,10 +270,13 @@ def test_the_plot_of_people_and_of_scripts(simulated, tmp_path):
     assert "SIMULATED" not in axes.get_title("left") and [round(bar.get_width()) for bar in axes.patches] == [50, 50, 0]
 
 
-def test_an_export_is_not_replaced_unasked(simulated, export, polyreply_here):
-    again = polyreply_here("study", "results", simulated / "filled", "--export", export)
+def test_an_export_is_not_replaced_unasked(tmp_path, polyreply_here):
+    folder, _ = make_study(tmp_path, contexts=2)
+    command = ("study", "results", folder, "--export", tmp_path / "out")
+    assert polyreply_here(*command).returncode == 0
+    again = polyreply_here(*command)
     assert again.returncode == 2 and "--overwrite" in again.stderr
-    assert polyreply_here("study", "results", simulated / "filled", "--export", export, "--overwrite").returncode == 0
+    assert polyreply_here(*command, "--overwrite").returncode == 0
 
 
 def test_a_csv_without_judgements_is_empty():
