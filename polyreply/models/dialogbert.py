@@ -186,7 +186,8 @@ class DialogBert(PreTrainedModel, GenerationMixin):
 
     def get_output_embeddings(self) -> nn.Module:
         """The output layer, which is the decoder's embedding."""
-        return self.lm_head
+        head: nn.Module = self.lm_head
+        return head
 
     def forward(
         self,

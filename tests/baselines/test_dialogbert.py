@@ -266,7 +266,7 @@ def test_k_samples_in_one_batch_are_draws_from_the_top_k(model, tokenizer):
     )
     largest = logits.logits[0, 0].topk(top)
     log_share = largest.values.log_softmax(0)
-    counts = {float(logprob): 0 for logprob in logits.logits[0, 0].log_softmax(0)[largest.indices]}
+    counts = {float(logprob): 0 for logprob in logits.logits[0, 0].detach().log_softmax(0)[largest.indices]}
     for draw in draws:
         nearest = min(counts, key=lambda logprob: abs(logprob - draw.logprob))
         assert nearest == pytest.approx(draw.logprob, abs=1e-6)
