@@ -6,20 +6,21 @@ from servers import serving
 
 
 def _save(path, *, ends):
-    """Save a tiny model that uses letters only, so that its replies can be read; its replies end by themselves or not."""
-    made = pair()
+    """Save a tiny model whose replies are letters, at least three tokens long; they end by themselves or not."""
+    made = pair(num_decoders=10)
     eos = made.tokenizer.eos_token_id
     names = {number: token.replace("▁", "") for token, number in made.tokenizer.get_vocab().items()}
     made.model.generation_config.suppress_tokens = [
         number for number, name in names.items() if not (name.isalpha() or (ends and number == eos))
     ]
+    made.model.generation_config.min_new_tokens = 3
     made.save_pretrained(path)
     return path
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
-    """The folder of a tiny model with three decoders."""
+    """The folder of a tiny model with ten decoders."""
     return _save(tmp_path_factory.mktemp("spoken") / "model", ends=True)
 
 
@@ -31,6 +32,6 @@ def endless(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def server(folder):
-    """A real server process with the tiny model of three decoders."""
+    """A real server process with that model."""
     with serving("serve", folder, "--port", 0, "--name", "tiny", "--dtype", "float64") as started:
         yield started

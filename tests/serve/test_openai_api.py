@@ -12,7 +12,7 @@ from servers import serving
 
 from polyreply.reply import PolyReply
 
-K = 3
+K = 10
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": SENTENCES[0]}]}
 
 
@@ -34,8 +34,10 @@ def texts(answer):
 def test_n_choices_are_the_replies_of_n_decoders(client, oracle):
     answer = client.chat.completions.create(**ASK, n=K)
     replies = oracle.reply(SENTENCES[0])
-    assert texts(answer) == [reply.text for reply in replies] and len(set(texts(answer))) == K
-    assert [choice.decoder for choice in answer.choices] == [choice.index for choice in answer.choices] == [0, 1, 2]
+    assert texts(answer) == [reply.text for reply in replies] and len(set(texts(answer))) > K / 2
+    assert (
+        [choice.decoder for choice in answer.choices] == [choice.index for choice in answer.choices] == list(range(K))
+    )
     assert [choice.logprob for choice in answer.choices] == pytest.approx([reply.logprob for reply in replies])
     assert all(choice.finish_reason in ("stop", "length") for choice in answer.choices)
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
@@ -60,8 +62,8 @@ def test_fewer_than_all_decoders_are_the_most_likely_or_the_most_different(clien
     different = client.chat.completions.create(**ASK, n=2, extra_body={"select": "different"})
     expected = {reply.decoder for reply in oracle.reply(SENTENCES[0], m=2)}
     assert {choice.decoder for choice in different.choices} == expected
-    named = client.chat.completions.create(**ASK, extra_body={"decoders": [2, 0]})
-    assert [choice.decoder for choice in named.choices] == [0, 2]
+    named = client.chat.completions.create(**ASK, extra_body={"decoders": [7, 0]})
+    assert [choice.decoder for choice in named.choices] == [0, 7]
 
 
 @pytest.mark.parametrize("n", [2, K])
@@ -167,7 +169,7 @@ def test_neutral_values_are_accepted(client):
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, openai.BadRequestError, "tools"),
         ({"response_format": {"type": "json_object"}}, openai.BadRequestError, "response_format"),
         ({"extra_body": {"unheard_of": 1}}, openai.BadRequestError, "unheard_of"),
-        ({"extra_body": {"decoders": [0, 7]}}, openai.BadRequestError, "decoders"),
+        ({"extra_body": {"decoders": [0, 70]}}, openai.BadRequestError, "decoders"),
         ({"temperature": 3}, openai.BadRequestError, "temperature"),
         ({"top_p": 0.5}, openai.BadRequestError, "top_p"),
         ({"top_logprobs": 2}, openai.BadRequestError, "top_logprobs"),
@@ -196,7 +198,7 @@ def test_models(client):
         client.models.retrieve("other")
 
 
-def test_a_client_that_times_out_is_dropped_and_one_that_retries_is_answered(endless):
+def test_timeouts_retries_a_full_queue_and_sigterm(endless):
     """With room for one context and a queue of one, the third request has to wait for its turn."""
     options = ("--max-batch", 1, "--max-queue", 1, "--max-tokens", 100_000)
     with serving("serve", endless, "--port", 0, "--name", "tiny", *options) as server:
@@ -222,3 +224,10 @@ def test_a_client_that_times_out_is_dropped_and_one_that_retries_is_answered(end
             assert patient.chat.completions.create(**ASK).choices
             assert "polyreply_dropped_requests_total 2.0" in httpx2.get(f"{server.url}/metrics").text
             assert httpx2.get(f"{server.url}/ready").status_code == 200
+            last = {**ASK, "max_tokens": 200, "n": K, "stream": True}
+            with httpx2.stream("POST", f"{server.url}/v1/chat/completions", json=last, timeout=120) as answer:
+                lines = answer.iter_lines()
+                next(lines)
+                server.signal()
+                assert [line for line in lines if line][-1] == "data: [DONE]"  # what runs is finished
+            assert server.wait() == 0

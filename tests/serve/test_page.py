@@ -1,9 +1,8 @@
 """The page in a real browser, against a real server."""
 
 import pytest
-from servers import browsing, page_of, serving
+from servers import browsing, page_of
 
-from polyreply.models.shipped import T5_MINI_10
 from polyreply.reply import PolyReply
 
 MESSAGE = "Do you like dogs?"
@@ -12,12 +11,6 @@ MESSAGE = "Do you like dogs?"
 @pytest.fixture(scope="module")
 def browser():
     with browsing() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def shipped():
-    with serving("serve", T5_MINI_10, "--port", 0) as started:
         yield started
 
 
@@ -36,9 +29,9 @@ def replies(page, group="decoders"):
     return [text.strip() for text in page.locator(f"#{group} .text").all_inner_texts()]
 
 
-def test_a_conversation_with_the_keyboard_alone(browser, shipped):
-    expected = [reply.text for reply in PolyReply.from_pretrained(T5_MINI_10).reply(MESSAGE)]
-    with page_of(browser, shipped.url) as page:
+def test_a_conversation_with_the_keyboard_alone(browser, server, folder):
+    expected = [reply.text for reply in PolyReply.from_pretrained(folder, dtype="float64").reply(MESSAGE)]
+    with page_of(browser, server.url) as page:
         page.wait_for_selector("#model:has-text('10 decoders')")
         ask(page)
         assert replies(page) == expected
@@ -60,9 +53,9 @@ def test_a_conversation_with_the_keyboard_alone(browser, shipped):
         assert page.locator(".turn").count() == 0 and page.is_visible("#welcome")
 
 
-def test_other_ways_beside_it_copying_and_the_likeliest_by_default(browser, shipped):
+def test_other_ways_beside_it_copying_and_the_likeliest_by_default(browser, server):
     permissions = {"permissions": ["clipboard-read", "clipboard-write"]}
-    with page_of(browser, shipped.url, width=390, height=844, dark=True, **permissions) as page:
+    with page_of(browser, server.url, width=390, height=844, dark=True, **permissions) as page:
         page.wait_for_selector("#model:has-text('10 decoders')")
         page.check("#with-beam")
         page.check("#with-nucleus")
@@ -83,8 +76,8 @@ def test_other_ways_beside_it_copying_and_the_likeliest_by_default(browser, ship
         assert page.locator("#beam-column").is_hidden()
 
 
-def test_markup_stays_text_and_errors_are_shown(browser, shipped):
-    with page_of(browser, shipped.url) as page:
+def test_markup_stays_text_and_errors_are_shown(browser, server):
+    with page_of(browser, server.url) as page:
         page.wait_for_selector("#model:has-text('10 decoders')")
         markup = "<img src=x onerror=alert(1)><b>bold</b>"
         ask(page, markup)
@@ -99,9 +92,9 @@ def test_markup_stays_text_and_errors_are_shown(browser, shipped):
         assert page.input_value("#message") == "Hello"  # nothing that was typed is lost
 
 
-def test_themes_names_and_a_map_that_keeps_distances(browser, shipped):
+def test_themes_names_and_a_map_that_keeps_distances(browser, server):
     ground = "getComputedStyle(document.body).backgroundColor"
-    with page_of(browser, shipped.url) as page:
+    with page_of(browser, server.url) as page:
         light = page.evaluate(ground)
         page.click("#theme")
         page.click("#theme")
@@ -125,20 +118,3 @@ def test_themes_names_and_a_map_that_keeps_distances(browser, shipped):
             }"""
         )
         assert found[:2] == [0, 1] and found[2] == pytest.approx(1 - 2 * 3 / 10) and found[3] < 1e-6
-
-
-def test_a_server_with_keys_asks_for_one(browser, folder, tmp_path):
-    from polyreply.web.keys import add_key
-
-    key = add_key(tmp_path / "keys", "ann")
-    with serving("serve", folder, "--port", 0, "--keys", tmp_path / "keys") as server:
-        context = browser.new_context()
-        page = context.new_page()
-        page.goto(server.url)
-        page.wait_for_selector("#key-dialog[open]")
-        page.fill("#key", key)
-        page.keyboard.press("Enter")
-        page.wait_for_selector("#model:has-text('3 decoders')")
-        ask(page)
-        assert len(replies(page)) == 3
-        context.close()

@@ -6,7 +6,7 @@ import socket
 import httpx2
 import pytest
 from pair import SENTENCES
-from servers import serving
+from servers import browsing, serving
 
 from polyreply.reply import PolyReply
 
@@ -32,7 +32,7 @@ def test_replies_of_every_way_are_those_of_the_library(server, folder):
 @pytest.mark.parametrize(
     ("change", "param"),
     [
-        ({"k": 4}, "k"),
+        ({"k": 11}, "k"),
         ({"k": 2, "decoders": [0]}, "k"),
         ({"decode": "beam", "decoders": [0]}, "decoders"),
         ({"decode": "beam", "temperature": 1.0}, "temperature"),
@@ -53,9 +53,9 @@ def test_replies_that_cannot_be_given(server, change, param):
 
 def test_choice_of_decoders_and_of_the_most_different(server, folder):
     model = PolyReply.from_pretrained(folder, dtype="float64")
-    body = {"contexts": [SENTENCES[0]], "decoders": [2, 1]}
+    body = {"contexts": [SENTENCES[0]], "decoders": [8, 1]}
     replies = httpx2.post(f"{server.url}/v1/replies", json=body).json()["results"][0]["replies"]
-    assert [reply["decoder"] for reply in replies] == [1, 2]
+    assert [reply["decoder"] for reply in replies] == [1, 8]
     body = {"contexts": [SENTENCES[0]], "m": 2}
     replies = httpx2.post(f"{server.url}/v1/replies", json=body).json()["results"][0]["replies"]
     assert [reply["decoder"] for reply in replies] == [reply.decoder for reply in model.reply(SENTENCES[0], m=2)]
@@ -63,8 +63,7 @@ def test_choice_of_decoders_and_of_the_most_different(server, folder):
 
 def test_keys_logs_with_texts_cors_and_hosts(folder, tmp_path, polyreply_here):
     keys = tmp_path / "keys"
-    made = polyreply_here("serve", "--keys", keys, "--new-key", "ann")
-    key = made.stdout.strip()
+    key = polyreply_here("serve", "--keys", keys, "--new-key", "ann").stdout.strip()
     options = ("--keys", keys, "--log-texts", "--cors-origin", "https://a.example", "--allowed-host", "chat.example")
     with serving("serve", folder, "--port", 0, "--name", "tiny", *options) as server:
         post = f"{server.url}/v1/chat/completions"
@@ -77,10 +76,21 @@ def test_keys_logs_with_texts_cors_and_hosts(folder, tmp_path, polyreply_here):
         assert httpx2.get(f"{server.url}/health").status_code == httpx2.get(server.url).status_code == 200
         other = httpx2.post(post, json=CHAT, headers={**own, "origin": "https://b.example"})
         assert "access-control-allow-origin" not in other.headers
+        check_that_the_page_asks_for_a_key(server, key)
         assert server.stop() == 0
         line = next(line for line in server.log() if line.get("key") == "ann")
         assert line["turns"] == [SENTENCES[1]] and len(line["replies"]) == 3
         assert key not in "".join(server.lines)
+
+
+def check_that_the_page_asks_for_a_key(server, key):
+    with browsing() as browser, browser.new_context() as context:
+        page = context.new_page()
+        page.goto(server.url)
+        page.wait_for_selector("#key-dialog[open]")
+        page.fill("#key", key)
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#model:has-text('10 decoders')")
 
 
 def test_logs_have_no_texts_by_default(server):
@@ -99,27 +109,8 @@ def test_logs_have_no_texts_by_default(server):
     assert not any(choice["message"]["content"] in said for choice in answer.json()["choices"])
 
 
-def test_sigterm_finishes_streams_and_a_second_one_does_not_wait(endless):
-    long = {**CHAT, "max_tokens": 300, "stream": True}
-    with serving("serve", endless, "--port", 0, "--name", "tiny", "--max-tokens", 1_000_000) as server:
-        with httpx2.stream("POST", f"{server.url}/v1/chat/completions", json=long, timeout=120) as answer:
-            lines = answer.iter_lines()
-            next(lines)
-            server.signal()
-            assert [line for line in lines if line][-1] == "data: [DONE]"
-        assert server.wait() == 0
-    with serving("serve", endless, "--port", 0, "--name", "tiny", "--max-tokens", 1_000_000) as server:
-        with httpx2.stream(
-            "POST", f"{server.url}/v1/chat/completions", json={**long, "max_tokens": 300_000}, timeout=120
-        ) as answer:
-            next(answer.iter_lines())
-            server.signal(signal.SIGTERM)
-            server.signal(signal.SIGINT)
-            server.wait()
-
-
-def test_a_request_that_takes_too_long_ends(endless):
-    options = ("--seconds", 0.5, "--max-tokens", 1_000_000)
+def test_a_request_that_takes_too_long_ends_and_a_second_signal_does_not_wait(endless):
+    options = ("--seconds", 2, "--max-tokens", 1_000_000)
     long = {**CHAT, "max_tokens": 300_000}
     with serving("serve", endless, "--port", 0, "--name", "tiny", *options) as server:
         answer = httpx2.post(f"{server.url}/v1/chat/completions", json=long, timeout=120)
@@ -129,6 +120,11 @@ def test_a_request_that_takes_too_long_ends(endless):
             last = [line for line in stream.iter_lines() if line][-1]
         assert "time_limit" in last
         assert httpx2.post(f"{server.url}/v1/chat/completions", json={**CHAT, "max_tokens": 2}).status_code == 200
+        with httpx2.stream("POST", f"{server.url}/v1/chat/completions", json={**long, "stream": True}) as stream:
+            next(stream.iter_lines())
+            server.signal(signal.SIGTERM)
+            server.signal(signal.SIGINT)
+            server.wait()
 
 
 @pytest.mark.parametrize(
