@@ -122,7 +122,7 @@ def test_answers_are_those_of_the_schema(server):
     statuses = set()
     for found in schema.get_all_operations():
 
-        @hypothesis.settings(max_examples=25, suppress_health_check=list(hypothesis.HealthCheck))
+        @hypothesis.settings(max_examples=10, suppress_health_check=list(hypothesis.HealthCheck))
         @hypothesis.given(case=found.ok().as_strategy())
         def check(case):
             answer = case.call(timeout=120)
