@@ -225,7 +225,7 @@ def results(
         from polyreply.study.exports import export_files
 
         used = [one for one in judgements if one.annotator not in (without or ())]
-        _export(found, {**export_files(loaded, used)}, export, overwrite)
+        _export(found, export_files(loaded, used), export, overwrite)
     if plot is not None:
         write_file(plot, image(draw_results(found), plot.suffix), overwrite=overwrite)
     if as_json:
@@ -234,7 +234,7 @@ def results(
         for table in found.tables():
             table.print()
     else:
-        typer.echo("\n".join(table.render(format) for table in found.tables()), nl=False)
+        typer.echo(found.render(format), nl=False)
     for path in filter(None, (export, plot)):
         typer.echo(f"written to {path}", err=True)
 
@@ -247,11 +247,10 @@ def _export(found: "Results", files: dict[Path, str], out: Path, overwrite: bool
     from polyreply.study.plot import draw_results
 
     check_new_folder(out, overwrite, lambda folder: (folder / "judgements.csv").is_file())
-    tables = found.tables()
     contents: dict[Path, bytes | str] = dict(files)
     contents[Path("results.json")] = to_json(found.tree())
     for name, form in (("results.md", "markdown"), ("results.tex", "latex")):
-        contents[Path(name)] = "\n".join(table.render(form) for table in tables)
+        contents[Path(name)] = found.render(form)
     if found.judgements and can_plot():
         contents[Path("results.png")] = image(draw_results(found), ".png")
     with new_folder(out, overwrite) as scratch:

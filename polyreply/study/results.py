@@ -162,6 +162,13 @@ class Results:
         tables = [self.table(), *rankings, _agreement_table(self.agreement), _annotator_table(self.annotators)]
         return [self._marked(table) for table in tables]
 
+    def render(self, form: str) -> str:
+        """All tables as text in one of the formats; CSV has no titles, so there a column marks scripted annotators."""
+        tables = self.tables()
+        if form == "csv" and self.simulated is not None:
+            tables = [_with_column(table, "annotators", "simulated") for table in tables]
+        return "\n".join(table.render(form) for table in tables)
+
     def table(self) -> Table:
         """The table like the paper's."""
         return _pair_table(self.pairs, self._notes())
@@ -390,6 +397,11 @@ def _annotator_table(annotators: Sequence[AnnotatorResult]) -> Table:
         "of the answers that are no ties. Seconds: the median."
     )
     return Table("Annotators", [*columns, Column("seconds", digits=1)], rows, [note])
+
+
+def _with_column(table: Table, heading: str, value: str) -> Table:
+    rows = [[*(row.cells if isinstance(row, Row) else row), value] for row in table.rows]
+    return Table(table.title, [*table.columns, heading], rows, table.notes, table.provenance)
 
 
 def _share(part: int, whole: int) -> str | None:

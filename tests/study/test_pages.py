@@ -14,6 +14,7 @@ from studies import Nursery, make_study
 from polyreply.study.folder import load_study, load_tokens, open_answers
 from polyreply.study.results import read_judgements
 from polyreply.study.server import links
+from polyreply.study.simulate import Script, simulate
 
 NAMES = ("qzfirst", "qzsecond")
 PHONE = {"width": 390, "height": 844, "has_touch": True, "is_mobile": True, "device_scale_factor": 2}
@@ -191,6 +192,17 @@ def test_the_page_survives_a_kill_of_the_server_and_another_window(browser, nurs
         wait(window, 2, 3)
     os.kill(process, signal.SIGTERM)
     assert [one.choice for one in read_judgements(study, open_answers(folder, study))] == ["1", "tie"]
+
+
+def test_the_page_of_a_simulated_study_says_so(browser, nursery, tmp_path):
+    _, study = make_study(tmp_path, names=("ours", "beam", "nucleus"), people=2)
+    simulate(study, Script(), tmp_path / "filled")
+    with served(nursery, tmp_path / "filled") as (_, personal):
+        with page_of(browser, personal["researcher"]) as page:
+            expect(page.locator("#simulated")).to_be_visible()
+            expect(page.locator("#rankings tr")).to_have_count(8)
+        with watched(browser, personal["annotator-1"]) as page:
+            expect(page.locator("#message-text")).to_have_text(study.wording.closed)
 
 
 def test_wrong_links_and_hostile_texts(browser, nursery, tmp_path):

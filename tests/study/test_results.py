@@ -137,6 +137,8 @@ def test_simulating_leaves_the_study_untouched_and_marks_the_copy(simulated, pol
     for form in ("markdown", "latex", "html", "json"):
         rendered = polyreply_here(*command, "--format", form).stdout
         assert rendered.count("SIMULATED") == 5
+    lines = polyreply_here(*command, "--format", "csv").stdout.split("\n\n")[0].splitlines()
+    assert len(lines) > 10 and all(line.endswith((",annotators", ",simulated")) for line in lines)
     assert json.loads(polyreply_here(*command, "--json").stdout)["simulated"]
     assert "SIMULATED" not in polyreply_here("study", "results", simulated / "study").stdout
 
