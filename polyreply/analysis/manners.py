@@ -37,8 +37,8 @@ _PATTERNS = {
 _LENGTHS = ("is brief", "says more")
 _LEAST_SHARE, _LEAST_RATIO, _SIGNIFICANT = 0.15, 1.4, 2.5
 """Of replies that show a manner; against the other decoders; and in standard deviations of the difference."""
-_MOST = 2
-"""Manners that a decoder's line names."""
+_MOST, _CANDIDATES = 2, 12
+"""Manners or words that a line names, and the words from which short ones (the "s" of "it's") are left out."""
 
 
 def find_manners(replies_CK: Sequence[Sequence[str]], tokenizer: TokenizerName = "wordpunct") -> list[str]:
@@ -48,12 +48,13 @@ def find_manners(replies_CK: Sequence[Sequence[str]], tokenizer: TokenizerName =
     tokens_KC = [[tokenize(text) for text in texts] for texts in texts_KC]
     names = [*_PATTERNS, *_LENGTHS]
     shown_KCM = np.stack([_shown(texts, tokens, tokens_KC) for texts, tokens in zip(texts_KC, tokens_KC, strict=True)])
-    words_K = typical_words([count_words(tokens, tokenizer) for tokens in tokens_KC], 2)
+    words_K = typical_words([count_words(tokens, tokenizer) for tokens in tokens_KC], _CANDIDATES)
     lines = []
     for clear_M, words in zip(_clarity(shown_KCM), words_K, strict=True):
         best = [names[m] for m in np.argsort(-clear_M, kind="stable")[:_MOST] if clear_M[m] > 0]
-        if not best and words:
-            best = ["says " + ", ".join(f"“{word}”" for word, _ in words)]
+        telling = [f"“{word}”" for word, _ in words if len(word) > 2 or not word.isascii()][:_MOST]
+        if not best and telling:
+            best = ["says " + ", ".join(telling)]
         lines.append(", ".join(best) or "like the others")
     return lines
 
