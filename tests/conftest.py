@@ -35,6 +35,15 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
+def pytest_terminal_summary(terminalreporter):
+    """One line for all tests that a browser is missing for."""
+    from servers import HOW
+
+    skipped = [one for one in terminalreporter.stats.get("skipped", []) if HOW in str(one.longrepr)]
+    if skipped:
+        terminalreporter.write_line(f"{len(skipped)} tests of pages were skipped: {HOW}")
+
+
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory, monkeypatch):
     """An empty cache for each test, but for backbones from GGUF files: they are converted once for all."""

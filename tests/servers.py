@@ -17,7 +17,7 @@ _FLAGS = (
     *("--disable-component-update", "--disable-sync"),
 )
 REQUIRE_BROWSER = "POLYREPLY_REQUIRE_BROWSER"
-_HOW = "needs Chromium: apt-get install chromium, or set CHROMIUM to the path of a browser"
+HOW = "needs Chromium: apt-get install chromium, or set CHROMIUM to the path of a browser"
 
 
 class ServerProcess:
@@ -75,9 +75,9 @@ def chromium():
     """The path of a browser; without one the test is skipped, or fails where a browser is required."""
     path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
     if path is None and os.environ.get(REQUIRE_BROWSER):
-        pytest.fail(_HOW)
+        pytest.fail(HOW)
     if path is None:
-        pytest.skip(_HOW)
+        pytest.skip(HOW)
     return path
 
 

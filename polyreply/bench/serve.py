@@ -32,11 +32,11 @@ _DEEDS = ("passed the test", "lost the keys", "moved to the coast", "started to 
 _PLACES = ("yesterday", "this morning", "last week", "on Sunday", "again")
 
 BEAM_SERVER = """
-import torch, uvicorn
+import torch
 from fastapi import FastAPI
 from pydantic import BaseModel
 from polyreply.reply import PolyReply
-from polyreply.web.server import address_of, bind
+from polyreply.web.server import bind, serve
 
 polyreply = PolyReply.from_pretrained("t5-mini-10")
 backbone, tokenizer = polyreply.model.plain_backbone().eval(), polyreply.tokenizer
@@ -55,9 +55,7 @@ async def beam(body: Body):  # one at a time: threads that generate at once woul
         )
     return {"replies": tokenizer.batch_decode(found, skip_special_tokens=True)}
 
-bound = bind("127.0.0.1", 0)
-print("listening on", address_of(bound), flush=True)
-uvicorn.Server(uvicorn.Config(app, log_level="error")).run([bound])
+serve(app, bind("127.0.0.1", 0))
 """
 
 

@@ -9,6 +9,7 @@ from pair import SENTENCES
 from servers import browsing, serving
 
 from polyreply.reply import PolyReply
+from polyreply.web.keys import Keys, add_key
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": SENTENCES[1]}], "n": 3}
 
@@ -61,29 +62,35 @@ def test_choice_of_decoders_and_of_the_most_different(server, folder):
     assert [reply["decoder"] for reply in replies] == [reply.decoder for reply in model.reply(SENTENCES[0], m=2)]
 
 
-def test_keys_logs_with_texts_cors_and_hosts(folder, tmp_path, polyreply_here):
-    keys = tmp_path / "keys"
-    key = polyreply_here("serve", "--keys", keys, "--new-key", "ann").stdout.strip()
+@pytest.fixture(scope="module")
+def guarded(folder, tmp_path_factory):
+    """A server with a key, which logs texts and answers to another site and another name; and the key."""
+    keys = tmp_path_factory.mktemp("keys") / "keys"
+    key = add_key(keys, "ann")
     options = ("--keys", keys, "--log-texts", "--cors-origin", "https://a.example", "--allowed-host", "chat.example")
     with serving("serve", folder, "--port", 0, "--name", "tiny", *options) as server:
-        post = f"{server.url}/v1/chat/completions"
-        for headers in ({}, {"authorization": f"Bearer {key[:-1]}x"}, {"authorization": f"Basic {key}"}):
-            refused = httpx2.post(post, json=CHAT, headers=headers)
-            assert refused.status_code == 401 and refused.json()["error"]["code"] == "invalid_api_key"
-        own = {"authorization": f"Bearer {key}", "host": "chat.example", "origin": "https://a.example"}
-        answer = httpx2.post(post, json=CHAT, headers=own)
-        assert answer.status_code == 200 and answer.headers["access-control-allow-origin"] == "https://a.example"
-        assert httpx2.get(f"{server.url}/health").status_code == httpx2.get(server.url).status_code == 200
-        other = httpx2.post(post, json=CHAT, headers={**own, "origin": "https://b.example"})
-        assert "access-control-allow-origin" not in other.headers
-        check_that_the_page_asks_for_a_key(server, key)
-        assert server.stop() == 0
-        line = next(line for line in server.log() if line.get("key") == "ann")
-        assert line["turns"] == [SENTENCES[1]] and len(line["replies"]) == 3
-        assert key not in "".join(server.lines)
+        yield server, key
 
 
-def check_that_the_page_asks_for_a_key(server, key):
+def test_keys_logs_with_texts_cors_and_hosts(guarded):
+    server, key = guarded
+    post = f"{server.url}/v1/chat/completions"
+    for headers in ({}, {"authorization": f"Bearer {key[:-1]}x"}, {"authorization": f"Basic {key}"}):
+        refused = httpx2.post(post, json=CHAT, headers=headers)
+        assert refused.status_code == 401 and refused.json()["error"]["code"] == "invalid_api_key"
+    own = {"authorization": f"Bearer {key}", "host": "chat.example", "origin": "https://a.example"}
+    answer = httpx2.post(post, json=CHAT, headers=own)
+    assert answer.status_code == 200 and answer.headers["access-control-allow-origin"] == "https://a.example"
+    assert httpx2.get(f"{server.url}/health").status_code == httpx2.get(server.url).status_code == 200
+    other = httpx2.post(post, json=CHAT, headers={**own, "origin": "https://b.example"})
+    assert "access-control-allow-origin" not in other.headers
+    line = next(line for line in server.log() if line.get("key") == "ann")
+    assert line["turns"] == [SENTENCES[1]] and len(line["replies"]) == 3
+    assert key not in "".join(server.lines)
+
+
+def test_the_page_asks_for_a_key(guarded):
+    server, key = guarded
     with browsing() as browser, browser.new_context() as context:
         page = context.new_page()
         page.goto(server.url)
@@ -91,6 +98,11 @@ def check_that_the_page_asks_for_a_key(server, key):
         page.fill("#key", key)
         page.keyboard.press("Enter")
         page.wait_for_selector("#model:has-text('10 decoders')")
+
+
+def test_a_new_key_is_printed_once_and_accepted(tmp_path, polyreply_here):
+    made = polyreply_here("serve", "--keys", tmp_path / "keys", "--new-key", "bob")
+    assert Keys.read(tmp_path / "keys").owner(made.stdout.strip()) == "bob"
 
 
 def test_logs_have_no_texts_by_default(server):
