@@ -63,6 +63,8 @@ class Step(ABC):
 def fit_length(x: Tensor, dim: int, length: int, value: float = 0.0) -> Tensor:
     """Cut or pad a dimension at its end."""
     cut = x.narrow(dim, 0, min(length, x.shape[dim]))
+    if cut.shape[dim] == length:
+        return cut
     room = [0, 0] * (x.dim() - 1 - dim) + [0, length - cut.shape[dim]]
     return nn.functional.pad(cut, room, value=value)
 

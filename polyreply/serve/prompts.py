@@ -21,6 +21,7 @@ from polyreply.web.errors import ApiError
 
 _LEAST_TEMPERATURE = 0.01
 """Below it sampling is greedy in all but name, and scores may overflow."""
+_MOST_KINDS = 256
 
 
 def conversation(messages: Sequence[Message]) -> tuple[str, tuple[str, ...]]:
@@ -51,6 +52,8 @@ class Prompts:
 
     def __init__(self, polyreply: PolyReply, settings: ServeSettings) -> None:
         self.polyreply, self.model, self.settings = polyreply, polyreply.model, settings
+        self._checked: dict[tuple[Any, ...], Decoding] = {}
+        """Kinds of requests that were checked: most are like others."""
 
     def encode(self, turns: Sequence[str], *, system: str = "", param: str) -> Tensor:
         """The tokens of a context, as the model's format says: the oldest turns are dropped if it is too long.
@@ -113,15 +116,23 @@ class Prompts:
             raise ApiError(400, f"{idle[0]} has no effect without a temperature above 0; set one", param=idle[0])
         return {}
 
-    def decoding(self, k: int, max_tokens: int | None, seed: int | None, options: GenerationOptions) -> Decoding:
-        """A checked description of how to decode."""
-        if max_tokens is not None:
-            options = {**options, "max_new_tokens": max_tokens}
-        seed = secrets.randbits(62) if seed is None else seed
-        try:
-            return check_request(self.model, "decoders", k, seed, options, eos=self.polyreply.tokenizer.eos_token_id)
-        except PolyReplyError as error:
-            raise ApiError(400, str(error)) from error
+    def decoding(
+        self, k: int, max_tokens: int | None, seed: int | None, options: GenerationOptions, decode: str = "decoders"
+    ) -> Decoding:
+        """A checked description of how to decode, with a source of random numbers of its own."""
+        given: GenerationOptions = {**options, "max_new_tokens": max_tokens}
+        kind = (decode, k, *sorted((name, value) for name, value in given.items() if value is not None))
+        if kind not in self._checked:
+            if len(self._checked) >= _MOST_KINDS:
+                self._checked.clear()
+            try:
+                eos = self.polyreply.tokenizer.eos_token_id
+                self._checked[kind] = check_request(self.model, decode, k, 0, given, eos=eos)
+            except PolyReplyError as error:
+                raise ApiError(400, str(error)) from error
+        generator = torch.Generator(self.model.device)
+        generator.manual_seed(secrets.randbits(62) if seed is None else seed)
+        return replace(self._checked[kind], generator=generator)
 
     def longest(self, decoding: Decoding, context_length: int) -> int:
         """Most tokens of a reply to a context of a length."""

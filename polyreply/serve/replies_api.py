@@ -6,10 +6,9 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from polyreply.decoding.continuous import Job
-from polyreply.decoding.generate import SINGLE_DECODER_K, WAYS, GenerationOptions, check_request
+from polyreply.decoding.generate import SINGLE_DECODER_K, WAYS, GenerationOptions
 from polyreply.decoding.mbr import SAMPLES
 from polyreply.decoding.select import diverse_subset
-from polyreply.errors import PolyReplyError
 from polyreply.reply import PolyReply, ReplyOptions
 from polyreply.serve.engine import Ask, Work
 from polyreply.serve.openai_api import ERRORS
@@ -93,7 +92,6 @@ async def _one_by_one(
     default = service.polyreply.num_decoders if of_decoders else SINGLE_DECODER_K
     k = default if body.k is None else body.k
     options: GenerationOptions = {
-        "max_new_tokens": body.max_tokens,
         "top_p": body.top_p,
         "min_p": body.min_p,
         "samples": body.samples,
@@ -106,13 +104,10 @@ async def _one_by_one(
         context_S = prompts.encode(turns, param=f"contexts.{place}")
         lengths.append(len(context_S))
         rows = k * len(contexts) * ((body.samples or SAMPLES) + 1 if body.decode == "mbr" else 1)
-        try:
-            eos = service.polyreply.tokenizer.eos_token_id
-            decoding = check_request(service.polyreply.model, body.decode, k, body.seed, options, eos=eos)
-        except PolyReplyError as error:
-            raise ApiError(400, str(error)) from error
+        decoding = prompts.decoding(k, body.max_tokens, body.seed, options, body.decode)
         prompts.check_lengths(rows, prompts.longest(decoding, len(context_S)), len(context_S), "k")
-    given: ReplyOptions = {"decode": body.decode, "k": k, "seed": body.seed, **options}  # type: ignore[typeddict-item]
+    own: ReplyOptions = {"decode": body.decode, "k": k, "seed": body.seed, "max_new_tokens": body.max_tokens}
+    given: ReplyOptions = {**own, **options}
     ask = Ask(works=[_work(turns, given) for turns in contexts])
     await service.finish(request, ask)
     results = []
