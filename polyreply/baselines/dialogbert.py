@@ -96,8 +96,9 @@ class DialogBertObjective(Objective):
             assert altered is not None
             part = altered.select(index)
             states = encoder.encode(part.turns)
-            is_dummy = not all_4[2] and processes.is_main and bool((index == 0).any())
-            regression = self.regression_loss(encoder, part, states, is_dummy) / masked
+            has_dummy = not all_4[2] and processes.is_main  # sample 0 is the main process's first
+            dummy_X = (index == 0).nonzero()[:, 0] if has_dummy else index[:0]
+            regression = self.regression_loss(encoder, part, states, dummy_X) / masked
             order = self.order_loss(part, states) / contexts
             nll = self._backward(model, samples.select(index), part, states, regression + order, 1 / tokens, limits)
             sums += torch.stack([nll, regression.detach(), order.detach()])
@@ -128,19 +129,19 @@ class DialogBertObjective(Objective):
         torch.autograd.backward([states_BCD, context_loss], [gradient, torch.ones_like(context_loss)])
         return nll_R.double().sum()
 
-    def regression_loss(self, encoder: TurnEncoder, altered: Altered, states: TurnStates, is_dummy: bool) -> Tensor:
+    def regression_loss(self, encoder: TurnEncoder, altered: Altered, states: TurnStates, dummy_X: Tensor) -> Tensor:
         """Σ over masked turns of the mean square distance from the vector of the original turn, without its gradient.
 
-        In a batch without masked turns, such as one of single-turn contexts, `is_dummy` regresses the state of CLS in
-        one context to the vector of three padding tokens, as the authors' code does.
+        In a batch without masked turns, such as one of single-turn contexts, `dummy_X` names the first context, whose
+        state of CLS is regressed to the vector of three padding tokens, as in the authors' code.
         """
         states_BCD = cast(Tensor, states.last_hidden_state)
         row_X = (altered.masked_B >= 0).nonzero()[:, 0]
         place_X, original = altered.masked_B[row_X], altered.original
         tokens_XL, mask_XL = original.tokens_BUL[row_X, place_X], original.mask_BUL[row_X, place_X]
         state_XD = states_BCD[row_X, place_X + 1]
-        if is_dummy:
-            state_XD = states_BCD[:1, 0]
+        if len(dummy_X):
+            state_XD = states_BCD[dummy_X, 0]
             tokens_XL = original.tokens_BUL.new_full((1, 3), int(encoder.config.pad_token_id or 0))
             mask_XL = torch.ones_like(tokens_XL)
         if not len(state_XD):

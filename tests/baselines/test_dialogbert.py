@@ -199,7 +199,7 @@ def test_targets_of_the_regression_have_no_gradient(model, tokenizer):
     model.zero_grad()
     states = encoder.encode(altered.turns)
     states.last_hidden_state = states.last_hidden_state.detach()
-    loss = made.regression_loss(encoder, altered, states, is_dummy=False)
+    loss = made.regression_loss(encoder, altered, states, dummy_X=torch.tensor([], dtype=torch.long))
     loss.backward()
     assert all(parameter.grad is None for parameter in encoder.parameters())
     assert made.regression.dense.weight.grad is not None
@@ -235,8 +235,8 @@ def test_single_turn_data_has_no_order_and_a_dummy_target_and_says_so(model, tok
     with torch.no_grad():
         memory = model.encode(samples.context_NS, samples.context_mask_NS)
         target = encoder.pooled(torch.full((1, 3), tokenizer.pad_token_id), torch.ones(1, 3))
-    candidates = [float((made.regression(state[:1]) - target).detach().square().mean()) for state in memory.states_BSD]
-    assert any(float(totals.parts["regression"]) == pytest.approx(one) for one in candidates)
+    expected = (made.regression(memory.states_BSD[:1, 0]) - target).detach().square().mean()
+    assert float(totals.parts["regression"]) == pytest.approx(float(expected))
     assert float(totals.tokens_K) == float(samples.response_mask_NT.sum())
 
 
@@ -257,7 +257,7 @@ def test_gradients_do_not_depend_on_chunks(model, tokenizer):
 def test_k_samples_in_one_batch_are_draws_from_the_top_k(model, tokenizer):
     poly, context, top = PolyReply(model, tokenizer), TURNS[:3], 5
     options = {"decode": "top-k", "top_k": top, "max_new_tokens": 1, "min_new_tokens": 0}
-    draws = poly.reply(context, k=3000, seed=1, **options)
+    draws = poly.reply(context, k=1500, seed=1, **options)
     samples = samples_of(tokenizer, [context])
     memory = model.encode(samples.context_NS, samples.context_mask_NS)
     start = torch.tensor([[tokenizer.cls_token_id]])
@@ -271,7 +271,7 @@ def test_k_samples_in_one_batch_are_draws_from_the_top_k(model, tokenizer):
         nearest = min(counts, key=lambda logprob: abs(logprob - draw.logprob))
         assert nearest == pytest.approx(draw.logprob, abs=1e-6)
         counts[nearest] += 1
-    assert [count / 3000 for count in counts.values()] == pytest.approx(log_share.exp().tolist(), abs=0.03)
+    assert [count / 1500 for count in counts.values()] == pytest.approx(log_share.exp().tolist(), abs=0.04)
     one, again, other = (poly.reply(context, k=20, seed=seed, **options) for seed in (1, 1, 2))
     assert one == again != other
     with pytest.raises(PolyReplyError, match=r"k from 1 to 1, the number of decoders, found 4; .*top-k"):
