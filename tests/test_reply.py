@@ -86,7 +86,7 @@ def test_options_go_on_top_of_the_generation_config():
     [
         (
             {"decode": "magic"},
-            "expected decode to be one of decoders, mbr, beam, nucleus, min-p, diverse-beam, found 'magic'",
+            "expected decode to be one of decoders, mbr, beam, nucleus, top-k, min-p, diverse-beam, found 'magic'",
         ),
         ({"k": 4}, "expected k from 1 to 3, the number of decoders, found 4"),
         ({"decode": "beam", "k": 0}, "k must be 1 or more"),

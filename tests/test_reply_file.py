@@ -308,7 +308,7 @@ def test_rows_of_another_model_of_the_same_name_are_not_mixed(tmp_path, folder, 
     place = shutil.copytree(folder, tmp_path / "model")
     job = Job(source(20), tmp_path / "out.jsonl", {}, batch_size=4)
     stop_after_some_batches(model, job, str(place))
-    with pytest.raises(PolyReplyError, match="was started with dtype None, found bfloat16"):
+    with pytest.raises(PolyReplyError, match="was started with dtype fastest, found bfloat16"):
         reply_to_file(model, replace(job, dtype="bfloat16"), model_name=str(place))
     weights = load_file(place / "model.safetensors")
     save_file({name: tensor + 1 for name, tensor in weights.items()}, place / "model.safetensors")

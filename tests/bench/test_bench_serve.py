@@ -28,9 +28,13 @@ class Answer(BaseHTTPRequestHandler):
         pass
 
 
+class Server(ThreadingHTTPServer):
+    request_queue_size = 128  # all clients connect at once
+
+
 @contextmanager
 def stand_in(command):
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+    with Server(("127.0.0.1", 0), Answer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()

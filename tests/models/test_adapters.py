@@ -16,7 +16,7 @@ LONG = tiny.samples(lengths=((9, 5), (4, 7), (5, 1), (3, 4)))
 
 def test_every_family_is_tested():
     ours = {tiny.backbone(name).config.model_type for name in (*tiny.BACKBONES, *tiny.FURTHER)}
-    assert ours == FAMILIES.keys() - {"mt5"}, "mt5 is t5 by another name"
+    assert ours == FAMILIES.keys() - {"mt5", "dialogbert"}, "mt5 is t5 by another name; dialogbert has no adapters"
 
 
 @pytest.mark.parametrize("name", tiny.FURTHER)

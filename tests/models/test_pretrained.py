@@ -104,7 +104,9 @@ def test_weights_load_as_any_type_and_on_a_device(folder):
     assert {parameter.dtype for parameter in loaded.parameters()} == {torch.bfloat16}
     assert PolyReply.from_pretrained(folder, dtype="float64", device="cpu").model.dtype == torch.float64
     assert PolyReply.from_pretrained(folder).to("meta").device.type == "meta"
-    with pytest.raises(PolyReplyError, match="expected a dtype such as float32 or bfloat16, found 'float7'"):
+    with pytest.raises(
+        PolyReplyError, match="expected a dtype such as float32, bfloat16, fastest or int8, found 'float7'"
+    ):
         PolyReply.from_pretrained(folder, dtype="float7")
 
 

@@ -122,7 +122,7 @@ def test_answers_are_those_of_the_schema(server):
     statuses = set()
     for found in schema.get_all_operations():
 
-        @hypothesis.settings(max_examples=10, suppress_health_check=list(hypothesis.HealthCheck))
+        @hypothesis.settings(max_examples=10, derandomize=True, suppress_health_check=list(hypothesis.HealthCheck))
         @hypothesis.given(case=found.ok().as_strategy())
         def check(case):
             answer = case.call(timeout=120)
@@ -132,4 +132,4 @@ def test_answers_are_those_of_the_schema(server):
 
         check()
     assert {path for path, _ in statuses} >= {*PATHS, "/v1/models", "/health", "/ready", "/metrics"}
-    assert ("/v1/replies", 200) in statuses
+    assert {status for _, status in statuses} >= {200, 400}
