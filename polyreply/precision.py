@@ -28,8 +28,8 @@ def auto_dtype(device: torch.device | str = "cpu") -> torch.dtype:
         if chosen not in _TYPES:
             raise PolyReplyError(f"{_VARIABLE}: expected {' or '.join(_TYPES)}, found {chosen!r}")
         return _TYPES[chosen]
-    kind = torch.device(device).type
-    if kind == "cuda":
+    kind = str(device).partition(":")[0]
+    if kind == "cuda" and torch.cuda.is_available():
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
     return torch.bfloat16 if kind == "cpu" and _cpu_pays() else torch.float32
 

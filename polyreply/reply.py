@@ -153,9 +153,8 @@ class PolyReply:
 
     def to(self, device: str | torch.device) -> "PolyReply":
         """Move the model, in place; `auto` means a GPU if there is one."""
-        chosen = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         try:
-            self.model.to(chosen)  # type: ignore[arg-type]
+            self.model.to(_device_named(device))  # type: ignore[arg-type]
         except (RuntimeError, AssertionError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise PolyReplyError(f"cannot use the device {str(device)!r}: {reason}; use cpu or auto") from error
@@ -330,10 +329,15 @@ def _turns(context: Context) -> tuple[str, ...]:
     return turns
 
 
+def _device_named(device: str | torch.device) -> str | torch.device:
+    """The device for what a user names; `auto` means a GPU if there is one."""
+    return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+
+
 def _dtype_of(dtype: str | torch.dtype | None, device: str | torch.device) -> str | torch.dtype | None:
     """The type of the weights for what a user names; None and "auto" mean the one they were saved in."""
     if dtype == FASTEST:
-        return auto_dtype(device)
+        return auto_dtype(_device_named(device))
     if dtype == INT8:
         return torch.float32
     if isinstance(dtype, str) and dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):

@@ -1,11 +1,14 @@
 """bfloat16 is chosen where the device claims it and is faster with it, and nowhere else."""
 
+import json
+
 import pytest
 import torch
 
 from polyreply import precision
 from polyreply.errors import PolyReplyError
 from polyreply.precision import auto_dtype
+from polyreply.reply import _dtype_of
 from polyreply.training.recipe import TrainRecipe
 from polyreply.training.setup import _autocast
 
@@ -61,3 +64,16 @@ def test_this_processor_gets_an_answer(monkeypatch):
     assert precision._seconds(torch.float32) > 0
     assert precision._seconds(torch.bfloat16) > 0
     assert auto_dtype() in (torch.float32, torch.bfloat16)
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:1", "no-device", torch.device("cpu")])
+def test_every_name_of_a_device_has_a_fastest_type(device, monkeypatch):
+    monkeypatch.delenv("POLYREPLY_PRECISION")
+    assert _dtype_of("fastest", device) in (torch.float32, torch.bfloat16)
+
+
+def test_the_command_line_replies_in_the_fastest_type(polyreply_here, monkeypatch):
+    monkeypatch.delenv("POLYREPLY_PRECISION")
+    done = polyreply_here("reply", "How are you?", "--model", "t5-mini-10", "--json")
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["responses"]) == 10
