@@ -2,15 +2,23 @@
 
 Every device can compute in bfloat16, but only some have instructions for it; the others convert back and forth and are
 slower. So `auto` asks what the device claims and, on a CPU, measures one product before it believes it.
+
+Training computes in bfloat16 by autocast, with weights in float32. Autocast converts a frozen weight at every use;
+`computing_in` converts it once.
 """
 
 import os
 import platform
 import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
 import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
 
 from polyreply.errors import PolyReplyError
 
@@ -57,3 +65,38 @@ def _seconds(dtype: torch.dtype) -> float:
         torch.nn.functional.linear(x, weight)
         times.append(time.perf_counter() - start)
     return min(times)
+
+
+_converted: "weakref.WeakKeyDictionary[nn.Module, tuple[tuple[int, int, torch.dtype], nn.Parameter]]"
+_converted = weakref.WeakKeyDictionary()
+"""For each linear layer its weight in another type, with the address and version of the weight it was made from."""
+
+
+@contextmanager
+def computing_in(dtype: torch.dtype | None, model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Compute in a type under autocast while the block lasts; None computes in the type of the weights."""
+    if dtype is None:
+        yield
+        return
+    layers = [layer for layer in model.modules() if type(layer) is nn.Linear and _is_frozen(layer.weight)]
+    stock = [layer.weight for layer in layers]
+    for layer in layers:
+        layer.weight = _in_type(layer, dtype)
+    try:
+        with torch.autocast(device.type, dtype):
+            yield
+    finally:
+        for layer, weight in zip(layers, stock, strict=True):
+            layer.weight = weight
+
+
+def _is_frozen(weight: torch.Tensor) -> bool:
+    """Whether a weight does not change, and is whole on this process."""
+    return not weight.requires_grad and weight.dtype == torch.float32 and not isinstance(weight, DTensor)
+
+
+def _in_type(layer: nn.Linear, dtype: torch.dtype) -> nn.Parameter:
+    made_from = layer.weight.data_ptr(), layer.weight._version, dtype
+    if layer not in _converted or _converted[layer][0] != made_from:
+        _converted[layer] = made_from, nn.Parameter(layer.weight.detach().to(dtype), requires_grad=False)
+    return _converted[layer][1]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "polyreply"
 STAGES = (
-    "errors arrays progress files config threads precision distributed tables plots data metrics models em baselines "
-    "decoding reply reply_file peft_folders analysis training demo web study experiments serve bench cli"
+    "errors arrays progress files config threads allocator precision distributed tables plots data metrics models em "
+    "baselines decoding reply reply_file peft_folders analysis training demo web study experiments serve bench cli"
 ).split()
 DATA = {"py", "shipped", "recipes"}
 """What is in the package's folder and no code: the marker py.typed, recipes, and the shipped models."""

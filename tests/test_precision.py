@@ -4,10 +4,11 @@ import json
 
 import pytest
 import torch
+from torch import nn
 
 from polyreply import precision
 from polyreply.errors import PolyReplyError
-from polyreply.precision import auto_dtype
+from polyreply.precision import auto_dtype, computing_in
 from polyreply.reply import _dtype_of
 from polyreply.training.recipe import TrainRecipe
 from polyreply.training.setup import _autocast
@@ -77,3 +78,24 @@ def test_the_command_line_replies_in_the_fastest_type(polyreply_here, monkeypatc
     done = polyreply_here("reply", "How are you?", "--model", "t5-mini-10", "--json")
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["responses"]) == 10
+
+
+@torch.no_grad()
+def test_frozen_weights_are_converted_once_and_come_back(monkeypatch):
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    model[0].requires_grad_(False)
+    stock, x = [layer.weight for layer in model], torch.randn(5, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = model(x)
+    used = []
+    for _ in range(2):
+        with computing_in(torch.bfloat16, model, torch.device("cpu")):
+            assert torch.equal(model(x), expected)
+            used.append([layer.weight for layer in model])
+        assert all(layer.weight is weight for layer, weight in zip(model, stock, strict=True))
+    assert used[0][0] is used[1][0]
+    assert used[0][0].dtype == torch.bfloat16
+    assert used[0][1] is stock[1]
+    stock[0].mul_(2)
+    with computing_in(torch.bfloat16, model, torch.device("cpu")):
+        torch.testing.assert_close(model[0].weight.float(), stock[0], rtol=0.01, atol=0)

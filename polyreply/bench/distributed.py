@@ -54,7 +54,7 @@ def bench_sharded(notify: Notify, backbone: str, *, samples: int = 20, steps: in
 
     Both have the allocator return large blocks, as sharding does, so that memory differs by what is held alone.
     """
-    from polyreply.models.sharded import LARGE_BLOCK
+    from polyreply.allocator import LARGE_BLOCK
 
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as scratch:

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from polyreply import __version__, progress
+from polyreply.allocator import keep_freed_memory
 from polyreply.errors import PolyReplyError
 
 COMMANDS = (
@@ -85,6 +86,7 @@ def run() -> None:
     """Run the command line; a user's mistake becomes one line on standard error and exit status 2."""
     signal.signal(signal.SIGTERM, _terminate)
     signal.signal(signal.SIGINT, progress.interrupt)
+    keep_freed_memory()
     try:
         app()
     except SystemExit as end:

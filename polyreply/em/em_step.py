@@ -33,6 +33,7 @@ from polyreply.em.settings import SINGLE_DECODER, EMSettings
 from polyreply.errors import DivergedError
 from polyreply.models.model import PolyReplyModel
 from polyreply.models.score import Limits, Samples
+from polyreply.precision import computing_in
 
 _OBJECTIVE = 11
 """Keeps the random numbers of an objective apart from all others of a run."""
@@ -100,8 +101,7 @@ class EM:
         number = [self.seed, self.step, self.processes.rank, ("e-step", "m-step").index(part)]
         number += [update] if update else []
         torch.manual_seed(int(np.random.SeedSequence(number).generate_state(1, np.uint64)[0]) >> 1)
-        enabled = self.autocast is not None
-        with torch.autocast(self.model.device.type, self.autocast or torch.bfloat16, enabled=enabled):
+        with computing_in(self.autocast, self.model, self.model.device):
             yield
 
     def weights(self, *, trained: bool = True) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ and values of cross-attention) has no rows but the entries of the memory, one fo
 (`memory.py`).
 
 Legend: R rows (sorted by decoder), T tokens, D model size, I and O sizes of a linear layer's input and output, H inner
-size, r rank, K decoders, A neighbouring decoders, X rows times tokens of each of them.
+size, r rank, K decoders, A neighbouring decoders, C their ranks, X rows times tokens of each of them.
 """
 
 import math
@@ -38,6 +38,8 @@ Branch = Callable[[Tensor], Tensor]
 
 ALL_LINEAR = "all-linear"
 _LINEAR = (nn.Linear, Conv1D)
+_MOST_COLUMNS = 128
+"""The most columns of all decoders' low-rank matrices side by side that are multiplied at once."""
 _LARGE = 3.0
 """How much wider than PyTorch's default the initialisation `large` is."""
 
@@ -69,6 +71,13 @@ class Adapter(nn.Module, ABC):
     @abstractmethod
     def branch(self, decoders: slice) -> Branch:
         """What the adapters of neighbouring decoders compute, with their weights already cut out."""
+
+    def side_by_side(self, run: Run) -> Branch | None:
+        """What the adapters of a run compute where decoders have different numbers of rows, in one product for all.
+
+        From (R, T, size of what is read), or (R, size). None if a product for each decoder is cheaper.
+        """
+        return None
 
     @abstractmethod
     def reset_parameters(self) -> None:
@@ -131,6 +140,8 @@ class RoutedAdapter:
             return _apply(branch, source, len(run.segments))
         if run.may_pad and (source.dim() == 2 or source.shape[1] == 1):
             return _apply(branch, source[run.padded_index], len(run.segments))[run.place_X]
+        if (together := self.adapter.side_by_side(run)) is not None:
+            return together(source)
         changes = [_apply(self.adapter.branch(slice(k, k + 1)), source[begin:end], 1) for k, begin, end in run.segments]
         return torch.cat(changes)
 
@@ -235,6 +246,21 @@ class LoraAdapter(Adapter):
         def low_rank(x_AXI: Tensor) -> Tensor:
             x_AXI = nn.functional.dropout(x_AXI, self.dropout, self.training)
             return torch.bmm(torch.bmm(x_AXI, a_AIr), b_ArO)
+
+        return low_rank
+
+    def side_by_side(self, run: Run) -> Branch | None:
+        """The ranks of all decoders as columns of one matrix; a row keeps those of its own decoder."""
+        if len(run.segments) * self.rank > _MOST_COLUMNS:
+            return None
+        a_IC = self.a_KIr[run.decoders].transpose(0, 1).flatten(1)
+        b_CO = (self.b_KrO[run.decoders] * self.scale).flatten(0, 1)
+        own_RC = run.own_RA.repeat_interleave(self.rank, 1)
+
+        def low_rank(x: Tensor) -> Tensor:
+            inner = nn.functional.dropout(x, self.dropout, self.training) @ a_IC
+            own = own_RC.to(inner.dtype)
+            return (inner * (own[:, None] if x.dim() == 3 else own)) @ b_CO
 
         return low_rank
 

@@ -36,18 +36,19 @@ _Kept = dict[tuple[int, ...], tuple[Any, Linear]]
 _kept: "weakref.WeakKeyDictionary[PolyReplyModel, _Kept]" = weakref.WeakKeyDictionary()
 
 
-def can_pack(model: "PolyReplyModel") -> bool:
+def can_pack(layers: Sequence[Any]) -> bool:
     """Whether packing helps: weights on a CPU, of a type that oneDNN multiplies in, and no gradients needed."""
-    if model.device.type != "cpu" or torch.is_grad_enabled() or not torch.backends.mkldnn.is_available():
+    if torch.is_grad_enabled() or not torch.backends.mkldnn.is_available():
         return False
-    if model.dtype == torch.bfloat16:
+    types = {(layer.weight.device.type, layer.weight.dtype) for layer in layers}
+    if types == {("cpu", torch.bfloat16)}:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return model.dtype == torch.float32
+    return types == {("cpu", torch.float32)}
 
 
 def packed_linear(model: "PolyReplyModel", layers: Sequence[Any], *, for_decoding: bool = True) -> Linear:
     """One product for several layers that read the same input; their outputs are concatenated."""
-    if not can_pack(model):
+    if not can_pack(layers):
         return layers[0].forward if len(layers) == 1 else lambda x: torch.cat([layer(x) for layer in layers], -1)
     pack = _pack_int8 if model.decodes_in_int8 and for_decoding else _pack
     kept = _kept.setdefault(model, {})
@@ -61,7 +62,7 @@ def packed_linear(model: "PolyReplyModel", layers: Sequence[Any], *, for_decodin
 @contextmanager
 def packed(model: "PolyReplyModel", layers: Sequence[Any], *, for_decoding: bool = True) -> Iterator[None]:
     """Use packed weights in these linear layers while the block lasts, if that helps."""
-    layers = [layer for layer in layers if type(layer) is nn.Linear] if can_pack(model) else []
+    layers = [layer for layer in layers if type(layer) is nn.Linear and can_pack([layer])]
     forwards = [packed_linear(model, [layer], for_decoding=for_decoding) for layer in layers]
     for layer, forward in zip(layers, forwards, strict=True):
         layer.forward = forward
@@ -86,10 +87,11 @@ def _concatenated(layers: Sequence[Any]) -> tuple[Tensor, Tensor | None]:
 
 def _pack(layers: Sequence[Any]) -> Linear:
     weights, bias = _concatenated(layers)
-    weight = torch.ops.mkldnn._reorder_linear_weight(weights, _ROWS)
+    weight, dtype = torch.ops.mkldnn._reorder_linear_weight(weights, _ROWS), weights.dtype
 
     def forward(x: Tensor) -> Tensor:
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+        # Under autocast the weights may be narrower than what they are multiplied with.
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(x.to(dtype), weight, bias, "none", [], "")
         return product
 
     return forward

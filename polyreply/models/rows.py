@@ -15,7 +15,8 @@ in it, and the order of the rows makes both cheap:
 
 Both are exact: a row is only moved, and its result depends on its own values and its decoder's weights alone.
 
-Legend: R rows, one for each (context, decoder) pair; B contexts; K decoders; X places of a padded run.
+Legend: R rows, one for each (context, decoder) pair; B contexts; K decoders, A of them in a run; X places of a padded
+run.
 """
 
 from collections.abc import Sequence
@@ -79,6 +80,12 @@ class Run:
         """The place of each row in (decoders, most rows)."""
         places = [a * self.most_rows + i for a, (_, begin, end) in enumerate(self.segments) for i in range(end - begin)]
         return torch.tensor(places, device=self.device)
+
+    @cached_property
+    def own_RA(self) -> Tensor:
+        """Which of its decoders each row uses."""
+        decoder_R = torch.tensor([a for a, (_, begin, end) in enumerate(self.segments) for _ in range(end - begin)])
+        return (decoder_R[:, None] == torch.arange(len(self.segments))).to(self.device)
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ def nll_NK(
         sample_R = torch.arange(len(part), device=index.device).repeat(len(chosen))
         mask_RT, target_RT = part.response_mask_NT[sample_R], part.response_NT[sample_R]
         with packed(model, [model.backbone.get_output_embeddings()], for_decoding=False):
-            nll_RT = token_nll(model, memory, rows, target_RT, mask_RT, lean=True, limits=limits)
+            nll_RT = token_nll(model, memory, rows, target_RT, mask_RT, limits=limits)
         result[index] = _reduce(nll_RT, mask_RT, reduce).view(len(chosen), -1).T
     return result
 
@@ -161,7 +161,7 @@ def nll_pairs(
         memory = model.encode(contexts.context_NS, contexts.context_mask_NS, rows)
         mask_RT = part.response_mask_NT
         with packed(model, [model.backbone.get_output_embeddings()], for_decoding=False):
-            nll_RT = token_nll(model, memory, rows, part.response_NT, mask_RT, lean=True, limits=limits)
+            nll_RT = token_nll(model, memory, rows, part.response_NT, mask_RT, limits=limits)
         result[index] = _reduce(nll_RT, mask_RT, reduce)
     return result
 
@@ -199,19 +199,17 @@ def token_nll(
     mask_RT: Tensor,
     *,
     single: bool = False,
-    lean: bool = False,
     limits: Limits | None = None,
 ) -> Tensor:
     """NLL of each token of each row's response, (R, T), zero where the mask is false; without gradients.
 
     `single` is by the single-decoder model, with a memory that was read for it.
-    `lean` writes no log-probabilities of the vocabulary, which is faster; the last digits differ.
     """
     states_RTD = model.response_states(target_RT, rows, memory, single=single)
     states_PD, target_P = states_RTD[mask_RT], target_RT[mask_RT]
     nll_P = torch.zeros(len(states_PD), dtype=_wide_type(states_PD.dtype), device=states_PD.device)
     for piece, segments in _pieces(model, rows, mask_RT, limits or Limits()):
-        nll_P[piece] = _nll(model.logits(states_PD[piece], segments), target_P[piece], lean=lean)
+        nll_P[piece] = _nll(model.logits(states_PD[piece], segments), target_P[piece])
     return _scatter(nll_P, mask_RT)
 
 
@@ -323,15 +321,9 @@ def backward_rows(
     return _reduce(_scatter(nll_P, mask_RT), mask_RT, reduce)
 
 
-def _nll(logits_PV: Tensor, target_P: Tensor, *, lean: bool = False) -> Tensor:
-    """−log p of each target, in float32 or better.
-
-    Cross-entropy writes log-probabilities of the whole vocabulary, which a backward pass needs. The lean form, the
-    log-sum-exp minus the target's logit, reads the logits once and writes nothing of their size.
-    """
-    if not lean:
-        return torch.nn.functional.cross_entropy(wide(logits_PV), target_P, reduction="none")
-    return torch.logsumexp(wide(logits_PV), -1) - wide(logits_PV.gather(1, target_P[:, None])[:, 0])
+def _nll(logits_PV: Tensor, target_P: Tensor) -> Tensor:
+    """−log p of each target, in float32 or better."""
+    return torch.nn.functional.cross_entropy(wide(logits_PV), target_P, reduction="none")
 
 
 def chunks(lengths: Tensor, max_tokens: int, rows_each: int) -> Iterator[Tensor]:

@@ -13,8 +13,6 @@ reason the main process can save whole weights by itself: the others wait for it
 With the lowest layer first, those that are behind catch up, and processes meet again in the next pass.
 """
 
-import ctypes
-import os
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,17 +23,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
+from polyreply.allocator import return_freed_memory
 from polyreply.distributed import Processes
 from polyreply.models.families import part
 
 if TYPE_CHECKING:
     from polyreply.models.model import PolyReplyModel
-
-
-_MMAP_THRESHOLD = -3
-"""M_MMAP_THRESHOLD of glibc's malloc.h."""
-LARGE_BLOCK = 1 << 18
-"""Bytes from which on a freed block goes back to the system; the matrices of a layer are larger."""
 
 
 class ShardedLayers:
@@ -58,7 +51,7 @@ class ShardedLayers:
             if not isinstance(parameter, DTensor):  # else it keeps the whole file in memory that it was mapped from
                 parameter.data = parameter.data.clone()
         if mesh.device_type == "cpu":
-            _return_freed_memory()
+            return_freed_memory()
         self._all = list(self.layers.values())
         self._nothing = len(self._all)
 
@@ -119,18 +112,6 @@ def copy_whole(parameter: Tensor, whole: Tensor) -> None:
     for rank, share in enumerate(whole.chunk(mesh.size())):  # fewer than processes where there are too few rows
         if rank == mesh.get_local_rank():
             parameter.to_local().copy_(share)
-
-
-def _return_freed_memory() -> None:
-    """Have glibc return the memory of freed layers to the system, unless the user has set when it does.
-
-    By default it soon keeps blocks of up to 32 MB for itself, so that fragments of all layers add up to a whole
-    backbone; other systems' allocators have no such setting.
-    """
-    is_set = "MALLOC_MMAP_THRESHOLD_" in os.environ or "mmap_threshold" in os.environ.get("GLIBC_TUNABLES", "")
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None and not is_set:
-        mallopt(_MMAP_THRESHOLD, LARGE_BLOCK)
 
 
 def _layers_of(model: "PolyReplyModel") -> Iterator[tuple[str, nn.Module]]:

@@ -7,7 +7,9 @@ from exact import check_replies, check_scores, shaken
 
 from polyreply.decoding.t5_step import fits
 from polyreply.errors import PolyReplyError
+from polyreply.models.adapters import LoraAdapter, RoutedAdapter
 from polyreply.models.families import FAMILIES
+from polyreply.models.rows import Rows
 from polyreply.models.score import nll_NK
 
 LONG = tiny.samples(lengths=((9, 5), (4, 7), (5, 1), (3, 4)))
@@ -100,3 +102,24 @@ def test_settings_that_make_no_lora_are_one_line(lora, expected):
     with pytest.raises(PolyReplyError, match=expected) as error:
         tiny.model("llama", adapter="lora", lora=lora)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("rank", [2, 100], ids=["side by side", "one after the other"])
+def test_uneven_rows_of_loras_go_through_their_own_decoders(rank):
+    """Values and gradients are those of one decoder at a time, whichever way the products are cut."""
+    torch.manual_seed(0)
+    config = shaken("llama", adapter="lora", lora={"rank": rank}).config
+    adapter = LoraAdapter(config, 12, 9).double()
+    rows = Rows.pairs(torch.arange(6), torch.tensor([0, 0, 0, 1, 2, 2]), 6)
+    source, output = torch.randn(6, 4, 12).double(), torch.randn(6, 4, 9).double()
+    assert (adapter.side_by_side(rows.runs[0]) is None) == (rank == 100)
+
+    def gradients(result):
+        return torch.autograd.grad(result.square().sum(), list(adapter.parameters()))
+
+    found = RoutedAdapter(adapter, rows)(output, source)
+    a_RIr, b_RrO = adapter.a_KIr[rows.decoder_R], adapter.b_KrO[rows.decoder_R]
+    expected = output + adapter.scale * source @ a_RIr @ b_RrO
+    torch.testing.assert_close(found, expected)
+    for one, other in zip(gradients(found), gradients(expected), strict=True):
+        torch.testing.assert_close(one, other)
