@@ -18,11 +18,11 @@ from polyreply.files import check_new_folder, new_folder
 from polyreply.models.backbones import Dtype, backbone_tokenizer, load_backbone, quietly
 from polyreply.models.config import DecoderSettings, PolyReplyConfig
 from polyreply.models.model import PolyReplyModel
-from polyreply.models.pretrained import read_config
+from polyreply.models.pretrained import check_config, read_config
 from polyreply.models.reference import referenced_tokenizer
 from polyreply.models.settings import BackboneIn
 from polyreply.models.shipped import model_folder
-from polyreply.precision import auto_dtype
+from polyreply.precision import WIDE, auto_dtype
 from polyreply.threads import adaptive_threads
 
 if TYPE_CHECKING:
@@ -93,7 +93,8 @@ class PolyReply:
         folder = model_folder(folder_or_name)
         if folder != folder_or_name:
             folder_or_name, dtype = folder, dtype or FASTEST
-        weights = _dtype_of(dtype, device or "cpu")
+        width = _width(folder_or_name) if dtype == FASTEST else WIDE
+        weights = _dtype_of(dtype, device or "cpu", width)
         model = PolyReplyModel.from_pretrained(folder_or_name, dtype=weights, backbone=backbone)
         model.decodes_in_int8 = dtype == INT8
         if model.config.backbone_reference.get("tokenizer"):
@@ -334,10 +335,17 @@ def _device_named(device: str | torch.device) -> str | torch.device:
     return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
 
 
-def _dtype_of(dtype: str | torch.dtype | None, device: str | torch.device) -> str | torch.dtype | None:
+def _width(name: str | Path) -> int:
+    """The width of the layers of a saved model."""
+    config = read_config(name)
+    check_config(name, config)
+    return int(PolyReplyConfig(**config).backbone_config().hidden_size)
+
+
+def _dtype_of(dtype: str | torch.dtype | None, device: str | torch.device, width: int) -> str | torch.dtype | None:
     """The type of the weights for what a user names; None and "auto" mean the one they were saved in."""
     if dtype == FASTEST:
-        return auto_dtype(_device_named(device))
+        return auto_dtype(_device_named(device), width)
     if dtype == INT8:
         return torch.float32
     if isinstance(dtype, str) and dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):

@@ -23,7 +23,7 @@ def processor(monkeypatch):
         precision._cpu_pays.cache_clear()
         seconds = {torch.float32: float32, torch.bfloat16: bfloat16}
         monkeypatch.setattr(precision, "_cpu_claims", lambda: claims)
-        monkeypatch.setattr(precision, "_seconds", seconds.__getitem__)
+        monkeypatch.setattr(precision, "_seconds", lambda dtype, width: seconds[dtype])
 
     yield set_up
     precision._cpu_pays.cache_clear()
@@ -41,15 +41,15 @@ def processor(monkeypatch):
 def test_a_cpu_must_claim_it_and_be_faster(claims, float32, bfloat16, expected, processor):
     processor(claims, float32, bfloat16)
     assert auto_dtype("cpu") == expected
-    assert _autocast(TrainRecipe(precision="auto"), torch.device("cpu")) == (
+    assert _autocast(TrainRecipe(precision="auto"), torch.device("cpu"), 512) == (
         torch.bfloat16 if expected == torch.bfloat16 else None
     )
 
 
 def test_a_recipe_overrides_it(processor):
     processor(True, 2.0, 1.0)
-    assert _autocast(TrainRecipe(precision="float32"), torch.device("cpu")) is None
-    assert _autocast(TrainRecipe(precision="bfloat16"), torch.device("cpu")) == torch.bfloat16
+    assert _autocast(TrainRecipe(precision="float32"), torch.device("cpu"), 512) is None
+    assert _autocast(TrainRecipe(precision="bfloat16"), torch.device("cpu"), 512) == torch.bfloat16
 
 
 def test_the_environment_says_what_auto_means(monkeypatch):
@@ -60,17 +60,24 @@ def test_the_environment_says_what_auto_means(monkeypatch):
         auto_dtype("cpu")
 
 
+def test_the_width_of_the_model_decides(processor, monkeypatch):
+    processor(True, 0.0, 0.0)
+    monkeypatch.setattr(precision, "_seconds", lambda dtype, width: {torch.float32: width, torch.bfloat16: 300}[dtype])
+    assert auto_dtype("cpu", 192) == torch.float32
+    assert auto_dtype("cpu", 576) == torch.bfloat16
+
+
 def test_this_processor_gets_an_answer(monkeypatch):
     monkeypatch.delenv("POLYREPLY_PRECISION")
-    assert precision._seconds(torch.float32) > 0
-    assert precision._seconds(torch.bfloat16) > 0
+    assert precision._seconds(torch.float32, 64) > 0
+    assert precision._seconds(torch.bfloat16, 64) > 0
     assert auto_dtype() in (torch.float32, torch.bfloat16)
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:1", "no-device", torch.device("cpu")])
 def test_every_name_of_a_device_has_a_fastest_type(device, monkeypatch):
     monkeypatch.delenv("POLYREPLY_PRECISION")
-    assert _dtype_of("fastest", device) in (torch.float32, torch.bfloat16)
+    assert _dtype_of("fastest", device, 512) in (torch.float32, torch.bfloat16)
 
 
 def test_the_command_line_replies_in_the_fastest_type(polyreply_here, monkeypatch):

@@ -1,5 +1,6 @@
 """`polyreply serve`."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,6 +9,8 @@ import typer
 from polyreply.errors import MissingExtraError, PolyReplyError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from polyreply.reply import PolyReply
 
 
@@ -79,17 +82,27 @@ def serve(
 
     known = None if keys is None else Keys.read(keys)
     bound = server.bind(host, port)
-    loaded = load_model(model, device, dtype)
+    loaded = _in_a_thread(lambda: _warm(load_model(model, device, dtype)))
     own_name = name or (shipped_model() if model == SHIPPED else Path(model).name)
     settings = ServeSettings(name=own_name, **settings_given)  # type: ignore[arg-type]
-    _warm_up(loaded)
     is_open = not server.is_local(host) and not allowed_host
     server.serve(serve_app(loaded, settings, keys=known, any_host=is_open), bound, grace_seconds=grace)
 
 
-def _warm_up(model: "PolyReply") -> None:
-    """Reply once, so that no client waits for what is prepared in the first step."""
+def _warm(model: "PolyReply") -> "PolyReply":
+    """The model after one reply, so that no client waits for what is prepared in the first step."""
     model.reply("Hello!", max_new_tokens=2)
+    return model
+
+
+def _in_a_thread(work: "Callable[[], PolyReply]") -> "PolyReply":
+    """The result of work that is done in a thread of its own, which has ended then.
+
+    Each thread that multiplies has OpenMP helpers for as long as it lives. With more of them than cores in a process,
+    libgomp puts them to sleep after each product, and the engine's thread decodes at half its speed.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
 
 
 def _print_new_key(keys: Path | None, name: str) -> None:

@@ -69,7 +69,7 @@ class Setup:
             recipe.steps,
             recipe.seed,
             pad_id=0 if pad is None else int(pad),
-            autocast=_autocast(recipe, self.poly.device),
+            autocast=_autocast(recipe, self.poly.device, self.poly.model.model_size),
             objective=cast(Objective | None, self.poly.model.objective),
             processes=processes,
         )
@@ -254,9 +254,9 @@ def _start_from_model(recipe: TrainRecipe, loaded: PolyReply) -> _Start:
     return start._replace(decoders=model)
 
 
-def _autocast(recipe: TrainRecipe, device: torch.device) -> torch.dtype | None:
+def _autocast(recipe: TrainRecipe, device: torch.device, width: int) -> torch.dtype | None:
     """The type of the computation where it differs from the weights'; log-likelihoods stay in float32."""
-    chosen = auto_dtype(device) if recipe.precision == "auto" else getattr(torch, recipe.precision)
+    chosen = auto_dtype(device, width) if recipe.precision == "auto" else getattr(torch, recipe.precision)
     return torch.bfloat16 if chosen == torch.bfloat16 else None
 
 
