@@ -31,7 +31,7 @@ from polyreply.decoding.step import AdaptedSites, Step, fit_length
 from polyreply.models.families import part
 from polyreply.models.memory import Memory
 from polyreply.models.model import PolyReplyModel
-from polyreply.models.packed import Linear, packed_linear
+from polyreply.models.packed import Linear
 from polyreply.models.rows import Rows
 
 _LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3")
@@ -127,10 +127,7 @@ class CausalStep(Step):
         """Cut out what the rows need: their adapters, and their places among the entries of the memory."""
         self.entry_rows = self.rows if self.entries is None else self.rows.among(self.entries)
         self.adapted = AdaptedSites(self.model, self.entry_rows)
-        self.products = [
-            [self.adapted.linear(packed_linear(self.model, group), group) for group in layer.groups]
-            for layer in self.layers
-        ]
+        self.products = [[self.adapted.linear(group) for group in layer.groups] for layer in self.layers]
 
     def _embed(self, tokens_RT: Tensor, position_RT: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor] | None]:
         """The tokens' embeddings, and what turns queries and keys to their positions (GPT-2 adds positions instead)."""

@@ -17,13 +17,15 @@ from transformers import Cache, DynamicCache, EncoderDecoderCache
 from transformers.cache_utils import DynamicLayer
 from transformers.pytorch_utils import Conv1D
 
-from polyreply.models.adapters import RoutedAdapter
+from polyreply.models.adapters import LoraAdapter, LowRanks, RoutedAdapter
 from polyreply.models.memory import Memory
 from polyreply.models.model import PolyReplyModel
-from polyreply.models.packed import Linear
+from polyreply.models.packed import Linear, packed_linear
 from polyreply.models.rows import Rows
 
 _FIRST_CAPACITY = 16
+_MOST_COLUMNS = 512
+"""The most ranks of all decoders' LoRAs, at layers with one input, that are multiplied at once."""
 
 
 class Step(ABC):
@@ -74,24 +76,53 @@ class AdaptedSites:
 
     def __init__(self, model: PolyReplyModel, rows: Rows) -> None:
         inserted: Any = zip(model.sites, model.adapters, strict=True)
-        self._routed = {id(site): RoutedAdapter(adapter, rows) for site, adapter in inserted}
+        self._model, self._rows, self._own = model, rows, dict[tuple[int, ...], Tensor]()
+        self._adapters = {id(site): adapter for site, adapter in inserted}
+        self._routed = dict[int, RoutedAdapter]()
 
     def __call__(self, site: Any, output: Tensor) -> Tensor:
         """The adapted output of a sublayer or a layer."""
-        routed = self._routed.get(id(site))
+        routed = self._route(site)
         return output if routed is None else routed(output, output)
 
-    def linear(self, product: Linear, layers: Sequence[Any]) -> Linear:
-        """The product of several linear layers with one input, each part of it adapted."""
+    def linear(self, layers: Sequence[Any]) -> Linear:
+        """The product of several linear layers with one input, on packed weights, each part of it adapted."""
+        adapters = [self._adapters.get(id(layer)) for layer in layers]
+        if not any(adapters):
+            return packed_linear(self._model, layers)
         sizes = [layer.nf if isinstance(layer, Conv1D) else layer.out_features for layer in layers]
-        ends = list(accumulate(sizes))
-        parts = [
-            (self._routed[id(layer)], slice(end - size, end))
-            for layer, size, end in zip(layers, sizes, ends, strict=True)
-            if id(layer) in self._routed
+        if all(adapter is None or type(adapter) is LoraAdapter for adapter in adapters):
+            name = tuple(id(layer) for layer in layers)
+            ranks = self._model.low_ranks.get(name)
+            if ranks is None:
+                ranks = self._model.low_ranks[name] = LowRanks(adapters, sizes, self._model.num_decoders)
+            if ranks.num_columns <= _MOST_COLUMNS:
+                return self._low_rank(layers, ranks)
+        return self._one_by_one(layers, sizes)
+
+    def _low_rank(self, layers: Sequence[Any], ranks: LowRanks) -> Linear:
+        """What the layers and the LoRAs read is one product, what is added to the layers' outputs another."""
+        product, size = packed_linear(self._model, [*layers, ranks]), sum(ranks.sizes)
+        shape = tuple(0 if lora is None else lora.rank for lora in ranks.loras)
+        if shape not in self._own:
+            self._own[shape] = ranks.own_RC(self._rows.decoder_R)
+        own_RC, outer_CO = self._own[shape], ranks.outer_CO
+
+        def adapted(x: Tensor) -> Tensor:
+            output, inner = product(x).split([size, ranks.num_columns], -1)
+            own_inner = inner * (own_RC if x.dim() == 2 else own_RC[:, None])
+            added = output.flatten(0, -2).addmm_(own_inner.flatten(0, -2), outer_CO)
+            whole: Tensor = added.view(*x.shape[:-1], size)
+            return whole
+
+        return adapted
+
+    def _one_by_one(self, layers: Sequence[Any], sizes: Sequence[int]) -> Linear:
+        product, ends = packed_linear(self._model, layers), accumulate(sizes)
+        found = [
+            (self._route(layer), slice(end - size, end)) for layer, size, end in zip(layers, sizes, ends, strict=True)
         ]
-        if not parts:
-            return product
+        parts = [(routed, part) for routed, part in found if routed is not None]
 
         def adapted(x: Tensor) -> Tensor:
             output = product(x)
@@ -100,6 +131,12 @@ class AdaptedSites:
             return output
 
         return adapted
+
+    def _route(self, site: Any) -> RoutedAdapter | None:
+        """The adapter at a site for the rows, if there is one."""
+        if id(site) in self._adapters and id(site) not in self._routed:
+            self._routed[id(site)] = RoutedAdapter(self._adapters[id(site)], self._rows)
+        return self._routed.get(id(site))
 
 
 class StockStep(Step):

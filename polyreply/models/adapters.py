@@ -19,7 +19,7 @@ size, r rank, K decoders, A neighbouring decoders, C their ranks, X rows times t
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -267,6 +267,66 @@ class LoraAdapter(Adapter):
     def describe(self) -> str:
         """The rank."""
         return f"LoRA of rank {self.rank}"
+
+
+class LowRanks:
+    """The LoRAs of all decoders at linear layers that read the same input, as two matrices.
+
+    As a layer it computes A·x of every decoder, so that it can be one product with the layers (`packed.py`). A row
+    keeps those of its own decoder, and B makes of them what is added to the layers' outputs, laid side by side.
+    Legend: C columns, the ranks of K decoders at one layer after the other.
+    """
+
+    bias = None
+
+    def __init__(self, loras: Sequence[LoraAdapter | None], sizes: Sequence[int], num_decoders: int) -> None:
+        """A LoRA or None for each layer, and the layers' output sizes."""
+        self.loras, self.sizes, self.num_decoders = loras, sizes, num_decoders
+        self._made: tuple[Any, Tensor, Tensor] | None = None
+
+    @property
+    def num_columns(self) -> int:
+        """C."""
+        return sum(self.num_decoders * lora.rank for lora in self.loras if lora is not None)
+
+    def parameters(self) -> Iterator[Tensor]:
+        """The weights of the LoRAs."""
+        for lora in self.loras:
+            yield from () if lora is None else lora.parameters()
+
+    @property
+    def weight(self) -> Tensor:
+        """A, (C, I)."""
+        return self._matrices()[0]
+
+    @property
+    def outer_CO(self) -> Tensor:
+        """B, scaled; zero where the ranks of one layer meet the outputs of another."""
+        return self._matrices()[1]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """A·x of all decoders."""
+        return nn.functional.linear(x, self.weight)
+
+    def own_RC(self, decoder_R: Tensor) -> Tensor:
+        """One in the columns of each row's decoder, else zero."""
+        own_RK = decoder_R[:, None] == torch.arange(self.num_decoders, device=decoder_R.device)
+        parts = [own_RK.repeat_interleave(lora.rank, 1) for lora in self.loras if lora is not None]
+        return torch.cat(parts, 1).to(self.weight.dtype)
+
+    @torch.no_grad()
+    def _matrices(self) -> tuple[Tensor, Tensor]:
+        made_from = [(p.data_ptr(), p._version) for p in self.parameters()]
+        if self._made is None or self._made[0] != made_from:
+            inner, outer, place = list[Tensor](), list[Tensor](), 0
+            for lora, size in zip(self.loras, self.sizes, strict=True):
+                if lora is not None:
+                    inner.append(lora.a_KIr[: self.num_decoders].transpose(1, 2).flatten(0, 1))
+                    b_CO = (lora.b_KrO[: self.num_decoders] * lora.scale).flatten(0, 1)
+                    outer.append(nn.functional.pad(b_CO, (place, sum(self.sizes) - place - size)))
+                place += size
+            self._made = made_from, torch.cat(inner), torch.cat(outer)
+        return self._made[1:]
 
 
 ADAPTERS: dict[str, type[Adapter]] = {"bottleneck": BottleneckAdapter, "lora": LoraAdapter}

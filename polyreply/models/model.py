@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelF
 
 import polyreply.models.dialogbert  # noqa: F401 – a backbone that Transformers does not know until it is imported
 from polyreply.errors import PolyReplyError
-from polyreply.models.adapters import Adapter, Router, insert_adapters, linear_layers, linear_sizes
+from polyreply.models.adapters import Adapter, LowRanks, Router, insert_adapters, linear_layers, linear_sizes
 from polyreply.models.attention import SHARED_ATTENTION
 from polyreply.models.config import DecoderSettings, PolyReplyConfig, portable_name
 from polyreply.models.families import family_of, part
@@ -66,6 +66,8 @@ class PolyReplyModel(PreTrainedModel):
         self.router = Router()
         self.decodes_in_int8 = False
         """Whether decoding multiplies with weights of eight bits, see packed.py."""
+        self.low_ranks: dict[tuple[int, ...], LowRanks] = {}
+        """The LoRAs at layers that decoding multiplies at once, by the identities of the layers."""
         self.sites: list[nn.Module] = []
         """The modules of the backbone at which the adapters are, in the order of `adapters`."""
         self.adapters, self.extra_decoders = nn.ModuleList(), nn.ModuleList()

@@ -24,6 +24,8 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from polyreply.models.adapters import LowRanks
+
 if TYPE_CHECKING:
     from polyreply.models.model import PolyReplyModel
 
@@ -51,6 +53,9 @@ def packed_linear(model: "PolyReplyModel", layers: Sequence[Any], *, for_decodin
     if not can_pack(layers):
         return layers[0].forward if len(layers) == 1 else lambda x: torch.cat([layer(x) for layer in layers], -1)
     pack = _pack_int8 if model.decodes_in_int8 and for_decoding else _pack
+    if pack is _pack_int8 and type(layers[-1]) is LowRanks:  # what is small and exact stays so
+        eight_bits, ranks = packed_linear(model, layers[:-1]), layers[-1]
+        return lambda x: torch.cat([eight_bits(x), ranks(x)], -1)
     kept = _kept.setdefault(model, {})
     name = (id(pack), *(id(layer) for layer in layers))
     signature = tuple((p.data_ptr(), p._version) for layer in layers for p in layer.parameters())
@@ -81,8 +86,14 @@ def _rows_out(layer: Any) -> Tensor:
 
 def _concatenated(layers: Sequence[Any]) -> tuple[Tensor, Tensor | None]:
     """The weights of several layers, with a row for each output, and their biases."""
-    biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
-    return torch.cat([_rows_out(layer) for layer in layers]), torch.cat(biases) if biases else None
+    weights = [_rows_out(layer) for layer in layers]
+    if all(layer.bias is None for layer in layers):
+        return torch.cat(weights), None
+    biases = [
+        weight.new_zeros(len(weight)) if layer.bias is None else layer.bias.detach()
+        for layer, weight in zip(layers, weights, strict=True)
+    ]
+    return torch.cat(weights), torch.cat(biases)
 
 
 def _pack(layers: Sequence[Any]) -> Linear:

@@ -5,6 +5,7 @@ import tiny
 import torch
 from exact import check_replies, check_scores, shaken
 
+from polyreply.decoding import step
 from polyreply.decoding.t5_step import fits
 from polyreply.errors import PolyReplyError
 from polyreply.models.adapters import LoraAdapter, RoutedAdapter
@@ -124,3 +125,15 @@ def test_uneven_rows_of_loras_go_through_their_own_decoders(rank):
     torch.testing.assert_close(found, expected)
     for one, other in zip(gradients(found), gradients(expected), strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("most_columns", [0, 512], ids=["one by one", "at once"])
+def test_decoding_with_loras_is_exact_and_follows_their_weights(most_columns, monkeypatch):
+    monkeypatch.setattr(step, "_MOST_COLUMNS", most_columns)
+    model = shaken(tiny.model("gpt2", adapter="lora", lora={"rank": 2}))  # its layers have biases, LoRAs have none
+    check_replies(model, LONG)
+    assert bool(model.low_ranks) and any(ranks._made for ranks in model.low_ranks.values()) == (most_columns > 0)
+    with torch.no_grad():
+        for adapter in model.adapters:
+            adapter.b_KrO.mul_(-2)
+    check_replies(model, LONG)
