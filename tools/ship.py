@@ -49,8 +49,8 @@ MODELS = {
         ),
         limits=(
             "A small model that replies in one short sentence. It answers questions better than statements, to "
-            "which some replies are beside the point, hollow or speak as if the message were the model's own. It states "
-            "things about itself that are not true (jobs, pets, plans): its decoders "
+            "which some replies are hollow, beside the point or speak as if the message were the model's own. It "
+            "states things about itself that are not true (jobs, pets, plans): its decoders "
             "imitate people who answered as themselves. It knows few facts, may contradict itself from one turn "
             "to the next, and was screened by patterns only, so a reply may still be rude or wrong. Choose "
             "among its replies; do not let it speak to people on your behalf."
