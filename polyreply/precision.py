@@ -11,7 +11,7 @@ import os
 import platform
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -80,12 +80,21 @@ _converted = weakref.WeakKeyDictionary()
 
 
 @contextmanager
-def computing_in(dtype: torch.dtype | None, model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Compute in a type under autocast while the block lasts; None computes in the type of the weights."""
+def computing_in(
+    dtype: torch.dtype | None, model: nn.Module, device: torch.device, *, exact: Collection[nn.Module] = ()
+) -> Iterator[None]:
+    """Compute in a type under autocast while the block lasts; None computes in the type of the weights.
+
+    The weights of `exact` layers stay as they are.
+    """
     if dtype is None:
         yield
         return
-    layers = [layer for layer in model.modules() if type(layer) is nn.Linear and _is_frozen(layer.weight)]
+    layers = [
+        layer
+        for layer in model.modules()
+        if type(layer) is nn.Linear and _is_frozen(layer.weight) and layer not in exact
+    ]
     stock = [layer.weight for layer in layers]
     for layer in layers:
         layer.weight = _in_type(layer, dtype)

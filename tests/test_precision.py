@@ -106,3 +106,9 @@ def test_frozen_weights_are_converted_once_and_come_back(monkeypatch):
     stock[0].mul_(2)
     with computing_in(torch.bfloat16, model, torch.device("cpu")):
         torch.testing.assert_close(model[0].weight.float(), stock[0], rtol=0.01, atol=0)
+
+
+def test_exact_layers_keep_their_weights():
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)).requires_grad_(False)
+    with computing_in(torch.bfloat16, model, torch.device("cpu"), exact=[model[1]]):
+        assert [layer.weight.dtype for layer in model] == [torch.bfloat16, torch.float32]

@@ -31,6 +31,15 @@ _PATTERNS = {
     r"|i suppose|kind of|sort of|a (little|bit))\b",
     "sympathises": r"\b(so sorry|sorry to hear|i hope|hope (you|it|that)|good luck|congrat\w*|take care|feel better)\b"
     r"|^(oh no|too bad|that sucks)\b",
+    "advises": r"^(please )?(don't |do not |just |maybe )?"
+    r"(ask|be|buy|call|check|drink|eat|find|get|give|go|have(?! you)|keep|leave|let(?!'s)|look|make|put|read|remember"
+    r"|rest|save|say|set|show|sit|start|stay|stop|take|talk|tell|think|try|use|wait|walk|wear|write)\b(?! (me|us)\b)",
+    "offers help": r"\b(let me|let's|shall (i|we)|want me to|do you want (me|to)|we (can|could|should)"
+    r"|i('ll| will| can| could) (\w+ )?(ask|bring|buy|call|come|cook|drive|get|give|go|help|hold|join|keep|lend"
+    r"|look|make|pick|send|show|take|teach|wait|watch))\b",
+    "looks ahead": r"^(you|he|she|it|they|we|that)('ll| will| won't)\b|\b(soon|in no time|one day)\b",
+    "knows it too": r"^(me too|same here)\b|^(i|my|mine|we|our)\b.*\b(once|either|as well|last \w+|years? ago)\b"
+    r"|^(i|my|mine|we|our)\b.* too[.!]*$|^i('ve| have)? (always|once|used to|never|felt|had|hated|loved|lost|did)\b",
     "talks about itself": r"\b(i|my|me|i'm|i've|i'd|i'll)\b",
     "talks about you": r"\b(you|your|you're|you'll|yours)\b",
 }

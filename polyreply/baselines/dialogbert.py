@@ -12,7 +12,6 @@ Legend: N contexts over all processes, B contexts (of this process, or of a chun
 pseudo-utterances CLS and SEP around them, L tokens of a turn, X masked turns, D model size.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -172,7 +171,7 @@ def _counts(samples: Samples, altered: Altered | None) -> Tensor:
     return torch.tensor([len(samples), int(tokens_B.sum()), int(masked), int(shuffled)], dtype=torch.float64)
 
 
-def _chunks(samples: Samples, limits: Limits) -> Iterator[Tensor]:
+def _chunks(samples: Samples, limits: Limits) -> list[Tensor]:
     """Indices of samples that pass through the network together."""
     size_B = samples.context_mask_NS.sum(1) // _CONTEXT_TOKENS + samples.response_mask_NT.sum(1)
     return chunks(size_B, limits.max_tokens, 1)

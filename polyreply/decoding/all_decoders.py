@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from polyreply.decoding import causal_step, t5_step
 from polyreply.decoding.settings import Decoding, Response, by_length, pad_left, prompt_length
@@ -18,12 +19,12 @@ from polyreply.decoding.step import Step, StockStep
 from polyreply.errors import PolyReplyError
 from polyreply.models.memory import Memory
 from polyreply.models.model import PolyReplyModel, wide
-from polyreply.models.packed import packed
+from polyreply.models.packed import encoder_layers, packed
 from polyreply.models.rows import Rows
 from polyreply.threads import adapt
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def decode(
     model: PolyReplyModel,
     context_BS: Tensor,
@@ -52,12 +53,13 @@ def _decode(
     model: PolyReplyModel, context_BS: Tensor, mask_BS: Tensor, decoding: Decoding, decoders: list[int]
 ) -> list[list[Response]]:
     rows = Rows.grid(len(context_BS), decoders, device=context_BS.device)
-    memory = model.encode(context_BS, mask_BS, rows)
+    with packed(model, encoder_layers(model), for_decoding=False):
+        memory = model.encode(context_BS, mask_BS, rows)
     step = step_for(model, memory, rows)
     prompt_BS = None if model.family.encoder else pad_left(context_BS, mask_BS, 0)[0]
     length = prompt_length(model, context_BS)
     running = _Running(step, model.first_tokens(rows, memory), decoding, prompt_BS, length)
-    with packed(model, [*step.stock_linears(), model.backbone.get_output_embeddings()]):
+    with packed(model, [*step.stock_linears(), model.vocabulary]):
         for _ in range(decoding.max_new_tokens(length)):
             if not len(step.rows):
                 break
@@ -96,10 +98,10 @@ class _Running:
 
     def advance(self) -> None:
         """One more token for every row; rows that end leave the batch."""
-        logits_RV = self.step.model.logits(self.step.states(self.newest_RT), self.step.rows.segments)
+        logits_RV = wide(self.step.model.logits(self.step.states(self.newest_RT), self.step.rows.segments))
         chosen_R = choose(logits_RV, self.tokens_RT, self.decoding, self.constraints)
         self.newest_RT = chosen_R[:, None]
-        self.logprob_R += wide(logits_RV.gather(1, self.newest_RT)[:, 0]) - torch.logsumexp(wide(logits_RV), -1)
+        self.logprob_R -= cross_entropy(logits_RV, chosen_R, reduction="none")
         self.tokens_RT = torch.cat([self.tokens_RT, self.newest_RT], 1)
         ended_R = torch.isin(chosen_R, self.eos)
         if ended_R.any():
@@ -119,10 +121,10 @@ class _Running:
 
 
 def choose(logits_RV: Tensor, tokens_RT: Tensor, decoding: Decoding, constraints: Any = None) -> Tensor:
-    """The next token of each row: the likeliest that the constraints allow, or a sample."""
+    """The next token of each row, by scores in float32 or better: the likeliest that constraints allow, or a sample."""
     scores_RV: Any = constraints(tokens_RT, logits_RV) if constraints else logits_RV
     if decoding.sampling is None:
         return torch.argmax(scores_RV, -1)
     warpers: Any = decoding.sampling.warpers
-    share_RV = wide(warpers(tokens_RT, scores_RV)).softmax(-1)
+    share_RV = warpers(tokens_RT, scores_RV).softmax(-1)
     return torch.multinomial(share_RV, 1, generator=decoding.generator)[:, 0]

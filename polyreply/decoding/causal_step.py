@@ -15,8 +15,10 @@ small calls than on reading the weights. `CausalStep` uses the stock modules' we
 The invariant: the same sums as the stock decoder in eval mode, in another order. In float64 the greedy tokens are those
 of `generate`, which the tests check for each decoder.
 
+States are (R, D), or (R, T, D) in a first step of several tokens.
+
 Legend: R rows, B contexts (or entries of the memory), T new tokens, L own tokens so far, P context tokens, D model
-size, g key heads, q query heads that share one, d head size.
+size, g key heads, q query heads that share one, h all heads (q·g of queries, g of keys, g of values), d head size.
 """
 
 import math
@@ -27,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyreply.decoding.step import AdaptedSites, Step, fit_length
+from polyreply.decoding.step import AdaptedSites, Step, attention_type, fit_length, rms_norm
 from polyreply.models.families import part
 from polyreply.models.memory import Memory
 from polyreply.models.model import PolyReplyModel
@@ -73,9 +75,11 @@ class CausalStep(Step):
         self.layers = _layers(model)
         self.entries = memory.entries
         self.begin_B = memory.mask_BS.sum(1) - memory.last_BA.shape[1]
-        self.past = _Past(memory, self.begin_B)
+        self.type = attention_type(memory.prefix.keys[0])
+        self.past = _Past(memory, self.begin_B, self.type)
         self.rotates = model.backbone.config.model_type != "gpt2"
-        self.own = _Own(len(self.layers), len(rows), memory.prefix.keys[0])
+        self.own = _Own(len(self.layers), len(rows), memory.prefix.keys[0], self.type)
+        self.head_size = memory.prefix.keys[0].shape[-1]
         self._route()
 
     def states(self, newest_RT: Tensor) -> Tensor:
@@ -83,19 +87,18 @@ class CausalStep(Step):
         position_R1 = (self.begin_B[self.entry_rows.context_R] + self.own.length_R)[:, None]
         position_RT = position_R1 + torch.arange(newest_RT.shape[1], device=newest_RT.device)
         x_RTD, turn = self._embed(newest_RT, position_RT)
-        self.own.reserve(newest_RT.shape[1])
+        length = newest_RT.shape[1]
+        self.own.reserve(length)
+        x = x_RTD[:, 0] if length == 1 else x_RTD
         for number, layer in enumerate(self.layers):
-            query, key, value = layer.queries_keys_values(self.products[number], x_RTD)
-            if turn is not None:
-                query, key = turn(query), turn(key)
-            attended_RTX = self._attend(number, query, key, value)
-            x_RTD = x_RTD + self.adapted(layer.attention, layer.attended(self.products[number], attended_RTX))
-            x_RTD = x_RTD + self.adapted(layer.dense, layer.feed_forward(self.products[number], x_RTD))
-            x_RTD = self.adapted(layer.stock, x_RTD)
-        self.own.advance(newest_RT.shape[1])
-        norm = self.stack.norm if self.rotates else self.stack.ln_f
-        states_RD: Tensor = norm(x_RTD[:, -1])
-        return states_RD
+            heads_RThd = layer.heads(self.products[number], x).view(len(x), length, -1, self.head_size)
+            attended = self._attend(number, layer, heads_RThd.to(self.type), turn).to(x.dtype).view(*x.shape[:-1], -1)
+            x = x + self.adapted(layer.attention, layer.attended(self.products[number], attended))
+            x = x + self.adapted(layer.dense, layer.feed_forward(self.products[number], x))
+            x = self.adapted(layer.stock, x)
+        self.own.advance(length)
+        x = x if length == 1 else x[:, -1]
+        return rms_norm(self.stack.norm, x) if self.rotates else self.stack.ln_f(x)
 
     def keep(self, keep_R: Tensor) -> None:
         """Drop the other rows."""
@@ -134,22 +137,30 @@ class CausalStep(Step):
         if not self.rotates:
             return self.stack.wte(tokens_RT) + self.stack.wpe(position_RT), None
         x_RTD = self.stack.embed_tokens(tokens_RT)
-        cos_RT1d, sin_RT1d = (table[:, :, None] for table in self.stack.rotary_emb(x_RTD, position_ids=position_RT))
+        tables = self.stack.rotary_emb(x_RTD.to(self.type), position_ids=position_RT)
+        cos_RT1d, sin_RT1d = (table[:, :, None] for table in tables)
+        half = sin_RT1d.shape[-1] // 2
+        # Turning takes (-second half, first half); with the sign in the table it is a shift by half.
+        signed_RT1d = torch.cat([-sin_RT1d[..., :half], sin_RT1d[..., half:]], -1)
 
         def turn(x_RThd: Tensor) -> Tensor:
-            first, second = x_RThd.chunk(2, -1)
-            turned: Tensor = x_RThd * cos_RT1d + torch.cat([-second, first], -1) * sin_RT1d
-            return turned
+            return torch.addcmul(x_RThd * cos_RT1d, x_RThd.roll(half, -1), signed_RT1d)
 
         return x_RTD, turn
 
-    def _attend(self, number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Attention of (R, T, heads, d) over the context and the row's own tokens: one softmax over both."""
-        num_rows, length, heads, size = query.shape
-        groups = key.shape[2]
-        keys_RgLd, values_RgLd = self.own.append(number, key, value)
-        scale: float = self.layers[number].attention.scaling
-        query = (query * scale).view(num_rows, length, groups, -1, size)
+    def _attend(
+        self, number: int, layer: "_Layer", heads_RThd: Tensor, turn: Callable[[Tensor], Tensor] | None
+    ) -> Tensor:
+        """Attention over the context and the row's own tokens, one softmax over both: (R, T, query heads · d)."""
+        num_rows, length, _, size = heads_RThd.shape
+        groups = layer.num_key_heads
+        num_queries = heads_RThd.shape[2] - 2 * groups
+        turned = heads_RThd[:, :, : num_queries + groups]
+        turned = turned if turn is None else turn(turned)
+        keys_RgLd, values_RgLd = self.own.append(
+            number, turned[:, :, num_queries:], heads_RThd[:, :, num_queries + groups :]
+        )
+        query = (turned[:, :, :num_queries] * layer.attention.scaling).view(num_rows, length, groups, -1, size)
         query = query.permute(0, 2, 3, 1, 4).flatten(2, 3)  # (R, g, q·T, d)
         own = query @ keys_RgLd.transpose(2, 3)
         if length > 1:
@@ -161,7 +172,7 @@ class CausalStep(Step):
         share_past, share_own = share.split([past.shape[-1], own.shape[-1]], -1)
         attended = self.past.values(number, share_past, self.entry_rows) + share_own @ values_RgLd
         attended_RTgqd: Tensor = attended.unflatten(2, (-1, length)).permute(0, 3, 1, 2, 4)
-        return attended_RTgqd.reshape(num_rows, length, heads * size)
+        return attended_RTgqd.reshape(num_rows, length, num_queries * size)
 
 
 def _future(length: int, own: Tensor) -> Tensor:
@@ -173,11 +184,11 @@ def _future(length: int, own: Tensor) -> Tensor:
 class _Past:
     """Keys and values of the contexts, once each, without the tokens that decoders read themselves."""
 
-    def __init__(self, memory: Memory, begin_B: Tensor) -> None:
+    def __init__(self, memory: Memory, begin_B: Tensor, dtype: torch.dtype) -> None:
         assert memory.prefix is not None
         longest = max(1, int(begin_B.max()))  # a masked column where decoders read whole contexts themselves
-        self.key_BgdP = [key[:, :, :longest].transpose(2, 3) for key in memory.prefix.keys]
-        self.value_BgPd = [value[:, :, :longest] for value in memory.prefix.values]
+        self.key_BgdP = [key[:, :, :longest].transpose(2, 3).to(dtype) for key in memory.prefix.keys]
+        self.value_BgPd = [value[:, :, :longest].to(dtype) for value in memory.prefix.values]
         mask_BP = memory.prefix.mask_BP[:, :longest]
         self.closed_B11P = None if bool(mask_BP.all()) else ~mask_BP[:, None, None]
 
@@ -221,15 +232,19 @@ def _together(x_RgXn: Tensor, rows: Rows, matrix_Bgnm: Tensor, closed_B11m: Tens
 class _Own:
     """Keys and values of the rows' own tokens in all layers."""
 
-    def __init__(self, num_layers: int, num_rows: int, like_BgPd: Tensor) -> None:
+    def __init__(self, num_layers: int, num_rows: int, like_BgPd: Tensor, dtype: torch.dtype) -> None:
         _, groups, _, size = like_BgPd.shape
         # Zeros, not what was in memory: a masked column must be finite.
-        self.buffer = like_BgPd.new_zeros(num_layers, 2, num_rows, groups, _FIRST_CAPACITY, size)
+        self.buffer = like_BgPd.new_zeros(num_layers, 2, num_rows, groups, _FIRST_CAPACITY, size, dtype=dtype)
         self.length = 0
         self.start_R: Tensor | None = None
         """The column of each row's first token; None while that is the first column for all."""
         self.closed_R11L: Tensor | None = None
         """The columns before that, of all columns that the next step uses."""
+        self.newest: list[tuple[Tensor, ...]] = []
+        """For each layer, where this step's keys and values go, (R, T, g, d)."""
+        self.so_far: list[tuple[Tensor, ...]] = []
+        """For each layer, keys and values with those of this step, (R, g, L, d)."""
 
     @property
     def length_R(self) -> Tensor | int:
@@ -237,8 +252,9 @@ class _Own:
         return self.length if self.start_R is None else self.length - self.start_R
 
     def advance(self, number: int) -> None:
-        """Count tokens that were added in all layers."""
+        """Count tokens that were added in all layers; views of the buffer end with the step."""
         self.length += number
+        self.newest, self.so_far = [], []
 
     def join(self, other: "_Own", order: Tensor) -> None:
         """Take over the rows of another buffer, aligned at the newest token; `order` sorts ours and theirs."""
@@ -267,14 +283,16 @@ class _Own:
         missing = end - self.buffer.shape[4]
         if missing > 0:
             self.buffer = torch.nn.functional.pad(self.buffer, (0, 0, 0, max(missing, self.buffer.shape[4])))
+        newest = self.buffer[:, :, :, :, self.length : end].transpose(3, 4)
+        self.newest = [layer.unbind(0) for layer in newest.unbind(0)]
+        self.so_far = [layer.unbind(0) for layer in self.buffer[:, :, :, :, :end].unbind(0)]
 
-    def append(self, number: int, key_RTgd: Tensor, value_RTgd: Tensor) -> Tensor:
-        """Add the new tokens of a layer; its keys and values (2, R, g, L, d) of all tokens so far."""
-        end = self.length + key_RTgd.shape[1]
-        layer = self.buffer[number]
-        layer[0, :, :, self.length : end] = key_RTgd.transpose(1, 2)
-        layer[1, :, :, self.length : end] = value_RTgd.transpose(1, 2)
-        return layer[:, :, :, :end]
+    def append(self, number: int, key_RTgd: Tensor, value_RTgd: Tensor) -> tuple[Tensor, ...]:
+        """Add the new tokens of a layer; its keys and its values (R, g, L, d) of all tokens so far."""
+        key, value = self.newest[number]
+        key.copy_(key_RTgd)
+        value.copy_(value_RTgd)
+        return self.so_far[number]
 
     def keep(self, keep_R: Tensor) -> None:
         """Keep the rows that a mask selects."""
@@ -293,6 +311,7 @@ class _Layer(ABC):
     groups: Sequence[Sequence[Any]]
     """Linear layers that read the same input: those of queries, keys and values; the output of attention; the inner
     ones of the feed-forward sublayer; its output."""
+    num_key_heads: int
 
     @property
     def sites(self) -> list[Any]:
@@ -300,15 +319,15 @@ class _Layer(ABC):
         return [self.stock, self.attention, self.dense, *(linear for group in self.groups for linear in group)]
 
     @abstractmethod
-    def queries_keys_values(self, products: Sequence[Linear], x_RTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Each (R, T, heads, d), before positions."""
+    def heads(self, products: Sequence[Linear], x: Tensor) -> Tensor:
+        """Queries, keys and values before positions, heads one after the other: (R, h·d) or (R, T, h·d)."""
 
-    def attended(self, products: Sequence[Linear], attended_RTX: Tensor) -> Tensor:
+    def attended(self, products: Sequence[Linear], attended: Tensor) -> Tensor:
         """The output of the attention sublayer."""
-        return products[1](attended_RTX)
+        return products[1](attended)
 
     @abstractmethod
-    def feed_forward(self, products: Sequence[Linear], x_RTD: Tensor) -> Tensor:
+    def feed_forward(self, products: Sequence[Linear], x: Tensor) -> Tensor:
         """The output of the feed-forward sublayer."""
 
 
@@ -322,21 +341,24 @@ class _LlamaLayer(_Layer):
             [dense.gate_proj, dense.up_proj],
             [dense.down_proj],
         ]
-        self.num_keys = own.k_proj.out_features // own.head_dim
+        self.num_key_heads = own.k_proj.out_features // own.head_dim
         self.norms_heads = hasattr(own, "q_norm")
 
-    def queries_keys_values(self, products: Sequence[Linear], x_RTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """With fewer heads of keys and values than of queries."""
-        heads_RThd = products[0](self.stock.input_layernorm(x_RTD)).unflatten(-1, (-1, self.attention.head_dim))
-        num_queries = heads_RThd.shape[2] - 2 * self.num_keys
-        query, key, value = heads_RThd.split([num_queries, self.num_keys, self.num_keys], 2)
+    def heads(self, products: Sequence[Linear], x: Tensor) -> Tensor:
+        """With fewer heads of keys and values than of queries, which may have a norm each."""
+        heads = products[0](rms_norm(self.stock.input_layernorm, x))
         if self.norms_heads:
-            query, key = self.attention.q_norm(query), self.attention.k_norm(key)
-        return query, key, value
+            heads = heads.unflatten(-1, (-1, self.attention.head_dim))
+            query, key, value = heads.split(
+                [heads.shape[-2] - 2 * self.num_key_heads, self.num_key_heads, self.num_key_heads], -2
+            )
+            parts = [rms_norm(self.attention.q_norm, query), rms_norm(self.attention.k_norm, key), value]
+            return torch.cat(parts, -2).flatten(-2)
+        return heads
 
-    def feed_forward(self, products: Sequence[Linear], x_RTD: Tensor) -> Tensor:
+    def feed_forward(self, products: Sequence[Linear], x: Tensor) -> Tensor:
         """A gated one."""
-        gate, inner = products[2](self.stock.post_attention_layernorm(x_RTD)).chunk(2, -1)
+        gate, inner = products[2](rms_norm(self.stock.post_attention_layernorm, x)).chunk(2, -1)
         return products[3](self.dense.act_fn(gate) * inner)
 
 
@@ -344,13 +366,12 @@ class _GPT2Layer(_Layer):
     def __init__(self, stock: Any) -> None:
         self.stock, self.attention, self.dense = stock, stock.attn, stock.mlp
         self.groups = [[stock.attn.c_attn], [stock.attn.c_proj], [stock.mlp.c_fc], [stock.mlp.c_proj]]
+        self.num_key_heads = stock.attn.num_heads
 
-    def queries_keys_values(self, products: Sequence[Linear], x_RTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """With as many heads of each."""
-        heads = products[0](self.stock.ln_1(x_RTD)).unflatten(-1, (3, self.attention.num_heads, -1))
-        query, key, value = heads.unbind(2)
-        return query, key, value
+    def heads(self, products: Sequence[Linear], x: Tensor) -> Tensor:
+        """With as many heads of keys and of values as of queries."""
+        return products[0](self.stock.ln_1(x))
 
-    def feed_forward(self, products: Sequence[Linear], x_RTD: Tensor) -> Tensor:
+    def feed_forward(self, products: Sequence[Linear], x: Tensor) -> Tensor:
         """A plain one."""
-        return products[3](self.dense.act(products[2](self.stock.ln_2(x_RTD))))
+        return products[3](self.dense.act(products[2](self.stock.ln_2(x))))

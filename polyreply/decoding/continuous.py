@@ -25,7 +25,7 @@ from polyreply.decoding.all_decoders import choose, step_for
 from polyreply.decoding.settings import Decoding, Response
 from polyreply.decoding.step import Step
 from polyreply.models.model import PolyReplyModel, wide
-from polyreply.models.packed import packed
+from polyreply.models.packed import encoder_layers, packed
 from polyreply.models.rows import Rows
 
 Alternatives = list[tuple[int, float]]
@@ -92,14 +92,14 @@ class Continuous:
         """The rows that are running."""
         return sum(len(batch.running) for batch in self._batches)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def add(self, jobs: Sequence[Job]) -> None:
         """Read the contexts of some jobs, all in one pass, and let their rows join."""
         if jobs:
             self._batches.append(_Batch(self.model, jobs))
             self._join()
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def advance(self) -> list[Row]:
         """One more token for every row; returns the rows that got one. Rows whose `finish` is set have left."""
         advanced: list[Row] = []
@@ -128,7 +128,8 @@ class _Batch:
         pairs = sorted((row.decoder, b, i) for b, job in enumerate(jobs) for i, row in enumerate(job.rows))
         decoder_R, context_R, _ = torch.tensor(pairs, device=model.device).unbind(1)
         rows = Rows.pairs(context_R.contiguous(), decoder_R, len(jobs))
-        memory = model.encode(context_BS, mask_BS, rows)
+        with packed(model, encoder_layers(model), for_decoding=False):
+            memory = model.encode(context_BS, mask_BS, rows)
         self.step: Step = step_for(model, memory, rows)
         self.newest_RT = model.first_tokens(rows, memory)
         first = self.newest_RT[0].tolist()  # of an encoder-decoder model the same for all rows
@@ -154,13 +155,13 @@ class _Batch:
         if not self.running:
             return []
         step, model = self.step, self.step.model
-        with packed(model, [*step.stock_linears(), model.backbone.get_output_embeddings()]):
-            logits_RV = model.logits(step.states(self.newest_RT), step.rows.segments)
-        total_R = torch.logsumexp(wide(logits_RV), -1)
+        with packed(model, [*step.stock_linears(), model.vocabulary]):
+            logits_RV = wide(model.logits(step.states(self.newest_RT), step.rows.segments))
+        total_R = torch.logsumexp(logits_RV, -1)
         self._note_alternatives(logits_RV, total_R)
         chosen_R = self._choose(logits_RV)
         self.newest_RT = chosen_R[:, None]
-        logprob_R = wide(logits_RV.gather(1, self.newest_RT)[:, 0]) - total_R
+        logprob_R = logits_RV.gather(1, self.newest_RT)[:, 0] - total_R
         for one, token, logprob in zip(self.running, chosen_R.tolist(), logprob_R.tolist(), strict=True):
             one.append(token, logprob)
         advanced = [one.row for one in self.running]
@@ -183,7 +184,7 @@ class _Batch:
     def _note_alternatives(self, logits_RV: Tensor, total_R: Tensor) -> None:
         for rules, places in self._places(lambda rules: rules.job.num_alternatives > 0):
             index = torch.tensor(places, device=logits_RV.device)
-            best_RX, token_RX = wide(logits_RV[index]).topk(min(rules.job.num_alternatives, logits_RV.shape[1]), -1)
+            best_RX, token_RX = logits_RV[index].topk(min(rules.job.num_alternatives, logits_RV.shape[1]), -1)
             logprob_RX = best_RX - total_R[index, None]
             for place, tokens, logprobs in zip(places, token_RX.tolist(), logprob_RX.tolist(), strict=True):
                 self.running[place].row.alternatives.append(list(zip(tokens, logprobs, strict=True)))

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyreply.decoding.step import AdaptedSites, Step, fit_length
+from polyreply.decoding.step import AdaptedSites, Step, attention_type, fit_length, rms_norm
 from polyreply.models.families import part
 from polyreply.models.memory import Memory
 from polyreply.models.model import PolyReplyModel
@@ -78,16 +78,15 @@ class T5Step(Step):
         length = self.cache.length + 1
         bias = self.cache.masked(self._bias(length))
         for number, layer in enumerate(self.layers):
-            attended = layer.self_output(self.cache.attend(number, layer.qkv(layer.norms[0](x_RD)), bias))
+            attended = layer.self_output(self.cache.attend(number, layer.qkv(rms_norm(layer.norms[0], x_RD)), bias))
             x_RD = x_RD + self.adapted(layer.own, attended)
-            query_RX = layer.cross_query(layer.norms[1](x_RD))
+            query_RX = layer.cross_query(rms_norm(layer.norms[1], x_RD))
             attended = layer.cross_output(layer.cross(query_RX, self.rows, self.mask_B11S))
             x_RD = x_RD + self.adapted(layer.cross_attention, attended)
-            x_RD = x_RD + self.adapted(layer.dense, layer.feed_forward(layer.norms[2](x_RD)))
+            x_RD = x_RD + self.adapted(layer.dense, layer.feed_forward(rms_norm(layer.norms[2], x_RD)))
             x_RD = self.adapted(layer.stock, x_RD)
         self.cache.length = length
-        states_RD: Tensor = self.final_norm(x_RD)
-        return states_RD
+        return rms_norm(self.final_norm, x_RD)
 
     def keep(self, keep_R: Tensor) -> None:
         """Drop the other rows from the cache."""
@@ -122,14 +121,15 @@ class T5Step(Step):
         """Remember which context tokens are real, and what is added to scores: minus infinity for the others."""
         self.mask_BS, self.mask_B11S = mask_BS, None
         if not mask_BS.all():
-            open_BS = torch.zeros(mask_BS.shape, dtype=self.embedding.dtype, device=mask_BS.device)
+            open_BS = torch.zeros(mask_BS.shape, dtype=attention_type(self.embedding), device=mask_BS.device)
             self.mask_B11S = open_BS.masked_fill(~mask_BS, -math.inf)[:, None, None]
 
     def _bias(self, length: int) -> Tensor:
         """The stock bias of relative positions from the newest token to each so far, (h, 1, T)."""
         if self.bias_h1C is None or self.bias_h1C.shape[-1] < length:
             capacity = self.cache.capacity
-            self.bias_h1C = self.first_attention.compute_bias(1, capacity, past_seen_tokens=capacity - 1)[0]
+            bias_h1C = self.first_attention.compute_bias(1, capacity, past_seen_tokens=capacity - 1)[0]
+            self.bias_h1C = bias_h1C.to(attention_type(self.embedding))
         return self.bias_h1C[..., self.bias_h1C.shape[-1] - length :]
 
 
@@ -150,7 +150,9 @@ class _Layer:
         self.inner = linear(dense.wi_0, dense.wi_1) if self.is_gated else linear(dense.wi)
         self.activation, self.outer = dense.act, linear(dense.wo)
         self.heads, self.head_size = cross.n_heads, cross.key_value_proj_dim
-        key_BShd, value_BShd = (w(memory.states_BSD).unflatten(-1, (self.heads, -1)) for w in (cross.k, cross.v))
+        self.type = attention_type(memory.states_BSD)
+        keys_and_values = (w(memory.states_BSD).to(self.type) for w in (cross.k, cross.v))
+        key_BShd, value_BShd = (x_BSX.unflatten(-1, (self.heads, -1)) for x_BSX in keys_and_values)
         self.key_BhdS = key_BShd.permute(0, 2, 3, 1).contiguous().flatten(0, 1)
         self.value_BhSd = value_BShd.transpose(1, 2).contiguous().flatten(0, 1)
 
@@ -174,7 +176,7 @@ class _Layer:
 
     def cross(self, query_RX: Tensor, rows: Rows, mask_B11S: Tensor | None) -> Tensor:
         """Attention to the contexts; the rows of a context are one product with its keys and values."""
-        grid_BsX = rows.to_grid(query_RX)
+        grid_BsX = rows.to_grid(query_RX.to(self.type))
         num_contexts, num_slots, size = grid_BsX.shape
         shape = (num_contexts, num_slots, self.heads, self.head_size)
         query = grid_BsX.view(shape).transpose(1, 2).reshape(-1, num_slots, self.head_size)
@@ -182,7 +184,7 @@ class _Layer:
         if mask_B11S is not None:
             scores = scores.view(num_contexts, self.heads, num_slots, -1).add_(mask_B11S).flatten(0, 1)
         attended = torch.bmm(scores.softmax(-1), self.value_BhSd).view(num_contexts, self.heads, num_slots, -1)
-        return rows.from_grid(attended.transpose(1, 2)).reshape(-1, size)
+        return rows.from_grid(attended.transpose(1, 2)).reshape(-1, size).to(query_RX.dtype)
 
 
 class _Cache:
@@ -191,8 +193,9 @@ class _Cache:
     def __init__(self, num_layers: int, num_rows: int, attention: Any, like: Tensor) -> None:
         self.heads, self.head_size, self.length = attention.n_heads, attention.key_value_proj_dim, 0
         # Zeros, not what was in memory: a masked column must be finite.
-        self.keys = like.new_zeros(num_layers, num_rows, self.heads, self.head_size, _FIRST_CAPACITY)
-        self.values = like.new_zeros(num_layers, num_rows, self.heads, _FIRST_CAPACITY, self.head_size)
+        size, dtype = (num_layers, num_rows, self.heads), attention_type(like)
+        self.keys = like.new_zeros(*size, self.head_size, _FIRST_CAPACITY, dtype=dtype)
+        self.values = like.new_zeros(*size, _FIRST_CAPACITY, self.head_size, dtype=dtype)
         self.place_R = torch.arange(num_rows, device=like.device)
         self.row_of_place: Tensor | None = None
         """The row at each place; None while places are in the order of the rows."""
@@ -266,6 +269,7 @@ class _Cache:
 
     def attend(self, number: int, qkv_RX: Tensor, bias: Tensor) -> Tensor:
         """Add the newest token of each row to a layer; its attention over the tokens so far, (R, h·d)."""
+        dtype, qkv_RX = qkv_RX.dtype, qkv_RX.to(self.keys.dtype)
         if self.row_of_place is not None:
             qkv_RX = qkv_RX.index_select(0, self.row_of_place)
         num_rows, end = len(qkv_RX), self.length + 1
@@ -275,7 +279,7 @@ class _Cache:
         values[:, :, self.length] = value
         scores = torch.bmm(query.reshape(-1, 1, self.head_size), keys.flatten(0, 1)[:, :, :end])
         share = scores.view(num_rows, self.heads, 1, end).add_(bias).softmax(-1)
-        attended = torch.bmm(share.view(-1, 1, end), values.flatten(0, 1)[:, :end]).view(num_rows, -1)
+        attended = torch.bmm(share.view(-1, 1, end), values.flatten(0, 1)[:, :end]).view(num_rows, -1).to(dtype)
         return attended if self.row_of_place is None else attended.index_select(0, self.place_R)
 
     def keep(self, keep_R: Tensor) -> None:

@@ -101,7 +101,8 @@ class EM:
         number = [self.seed, self.step, self.processes.rank, ("e-step", "m-step").index(part)]
         number += [update] if update else []
         torch.manual_seed(int(np.random.SeedSequence(number).generate_state(1, np.uint64)[0]) >> 1)
-        with computing_in(self.autocast, self.model, self.model.device):
+        exact = [self.model.vocabulary] if part == "e-step" else []
+        with computing_in(self.autocast, self.model, self.model.device, exact=exact):
             yield
 
     def weights(self, *, trained: bool = True) -> dict[str, Tensor]:

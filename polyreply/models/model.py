@@ -307,6 +307,11 @@ class PolyReplyModel(PreTrainedModel):
         return logits_PV
 
     @property
+    def vocabulary(self) -> Any:
+        """The output layer. Scoring keeps its weights in float32: logits of 20 are rounded to eighths in bfloat16."""
+        return self.backbone.get_output_embeddings()
+
+    @property
     def _has_own_heads(self) -> bool:
         """Whether decoders use their own embedding as output layer: not if the backbone has a separate one."""
         head, embedding = self.backbone.get_output_embeddings(), self.backbone.get_input_embeddings()

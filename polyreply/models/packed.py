@@ -2,8 +2,12 @@
 
 A decoding step multiplies a few rows with large matrices, so it is bound by reading the weights. PyTorch's plain
 product of ten rows reads memory at a fraction of its speed; oneDNN's own blocked layout comes much closer (5 ms instead
-of 14 for T5-small's vocabulary). The packed copies take as much memory as the weights they copy and are kept with the
-model, in a weak dictionary.
+of 14 for T5-small's vocabulary). Scoring multiplies many rows and is bound by arithmetic; there oneDNN is faster too,
+in float32 more than twice on AMD's processors with AVX-512, which PyTorch's own product does not use. The packed copies
+take as much memory as the weights they copy and are kept with the model, in a weak dictionary.
+
+What the LoRAs of all decoders read is packed with the layers they are at; what they add to the layers' outputs is a
+packed product that also sums (`packed_outer`).
 
 On request (`decodes_in_int8`) decoding multiplies with copies in eight bits, which a quarter of the memory traffic
 suffices for: a scale for each output, and one for all inputs of a product, found as they come. So a reply may depend on
@@ -18,13 +22,14 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from polyreply.models.adapters import LowRanks
+from polyreply.models.families import part
 
 if TYPE_CHECKING:
     from polyreply.models.model import PolyReplyModel
@@ -32,9 +37,12 @@ if TYPE_CHECKING:
 
 _ROWS = 10
 """The number of rows the layout is chosen for; it works with any other number too."""
+_LINEAR = (nn.Linear, Conv1D)
 
 Linear = Callable[[Tensor], Tensor]
-_Kept = dict[tuple[int, ...], tuple[Any, Linear]]
+Outer = Callable[[Tensor, Tensor], Tensor]
+_Packed = TypeVar("_Packed")
+_Kept = dict[tuple[int, ...], tuple[Any, Any]]
 _kept: "weakref.WeakKeyDictionary[PolyReplyModel, _Kept]" = weakref.WeakKeyDictionary()
 
 
@@ -56,18 +64,34 @@ def packed_linear(model: "PolyReplyModel", layers: Sequence[Any], *, for_decodin
     if pack is _pack_int8 and type(layers[-1]) is LowRanks:  # what is small and exact stays so
         eight_bits, ranks = packed_linear(model, layers[:-1]), layers[-1]
         return lambda x: torch.cat([eight_bits(x), ranks(x)], -1)
+    return _kept_for(model, pack, layers)
+
+
+def packed_outer(model: "PolyReplyModel", ranks: LowRanks) -> Outer:
+    """A function of each row's own ranks (R, C) and outputs of layers (R, O): the outputs with what LoRAs add to them.
+
+    Both are of the weights' type; the outputs may be some columns of a larger matrix.
+    """
+    if not can_pack([ranks]):
+        return lambda own_RC, output_RO: output_RO.addmm(own_RC, ranks.outer_CO)
+    return _kept_for(model, _pack_outer, [ranks])
+
+
+def _kept_for(model: "PolyReplyModel", pack: Callable[[Sequence[Any]], _Packed], layers: Sequence[Any]) -> _Packed:
+    """What `pack` makes of the layers, rebuilt if their weights have changed since."""
     kept = _kept.setdefault(model, {})
     name = (id(pack), *(id(layer) for layer in layers))
     signature = tuple((p.data_ptr(), p._version) for layer in layers for p in layer.parameters())
     if name not in kept or kept[name][0] != signature:
         kept[name] = (signature, pack(layers))
-    return kept[name][1]
+    packed: _Packed = kept[name][1]
+    return packed
 
 
 @contextmanager
 def packed(model: "PolyReplyModel", layers: Sequence[Any], *, for_decoding: bool = True) -> Iterator[None]:
     """Use packed weights in these linear layers while the block lasts, if that helps."""
-    layers = [layer for layer in layers if type(layer) is nn.Linear and can_pack([layer])]
+    layers = [layer for layer in layers if type(layer) in _LINEAR and can_pack([layer])]
     forwards = [packed_linear(model, [layer], for_decoding=for_decoding) for layer in layers]
     for layer, forward in zip(layers, forwards, strict=True):
         layer.forward = forward
@@ -76,6 +100,20 @@ def packed(model: "PolyReplyModel", layers: Sequence[Any], *, for_decoding: bool
     finally:
         for layer in layers:
             del layer.forward  # the method of the class is visible again
+
+
+def scoring_layers(model: "PolyReplyModel") -> list[Any]:
+    """The linear layers that scoring calls; of a sharded model only the vocabulary's, which is whole."""
+    if model.sharded is not None:
+        return [model.vocabulary]
+    return [layer for layer in model.modules() if type(layer) in _LINEAR]
+
+
+def encoder_layers(model: "PolyReplyModel") -> list[Any]:
+    """The linear layers of an encoder; a decoder-only model has none that its steps do not pack."""
+    if model.sharded is not None or not model.family.encoder:
+        return []
+    return [layer for layer in part(model.backbone, model.family.encoder).modules() if type(layer) in _LINEAR]
 
 
 def _rows_out(layer: Any) -> Tensor:
@@ -104,6 +142,16 @@ def _pack(layers: Sequence[Any]) -> Linear:
         # Under autocast the weights may be narrower than what they are multiplied with.
         product: Tensor = torch.ops.mkldnn._linear_pointwise(x.to(dtype), weight, bias, "none", [], "")
         return product
+
+    return forward
+
+
+def _pack_outer(ranks: Sequence[Any]) -> Outer:
+    weight = torch.ops.mkldnn._reorder_linear_weight(ranks[0].outer_CO.t().contiguous(), _ROWS)
+
+    def forward(own_RC: Tensor, output_RO: Tensor) -> Tensor:
+        added: Tensor = torch.ops.mkldnn._linear_pointwise.binary(own_RC, output_RO, weight, None, "add")
+        return added
 
     return forward
 

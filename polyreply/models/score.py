@@ -23,21 +23,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from polyreply.data.batches import Batch
 from polyreply.models.memory import Memory
 from polyreply.models.model import PolyReplyModel, wide
-from polyreply.models.packed import packed
+from polyreply.models.packed import packed, scoring_layers
 from polyreply.models.rows import Rows
 from polyreply.threads import adapt
 
 Reduce = Literal["sum", "mean"]
 _CONTEXT_TOKENS, _FROZEN_CONTEXT_TOKENS = 4, 16
 """How many more context tokens than response tokens form a chunk: they see no vocabulary, and often no gradient."""
-_MORE_PADDING = 1.1
-"""How many times as many tokens may be computed so that decoders have equally many rows."""
+_CHUNK_COST = 0.05
+"""What a chunk costs besides its tokens, as a share of the most that one may have."""
 
 
 @dataclass(frozen=True)
@@ -127,14 +128,14 @@ def nll_NK(
     limits = limits or Limits()
     chosen = list(range(model.num_decoders)) if decoders is None else list(decoders)
     result = torch.zeros(len(samples), len(chosen), dtype=_wide_type(model.dtype), device=samples.context_NS.device)
-    for index, rows, memory in _scored_chunks(model, samples, chosen, limits):
-        adapt()
-        part = samples.select(index)
-        sample_R = torch.arange(len(part), device=index.device).repeat(len(chosen))
-        mask_RT, target_RT = part.response_mask_NT[sample_R], part.response_NT[sample_R]
-        with packed(model, [model.backbone.get_output_embeddings()], for_decoding=False):
+    with packed(model, scoring_layers(model), for_decoding=False):
+        for index, rows, memory in _scored_chunks(model, samples, chosen, limits):
+            adapt()
+            part = samples.select(index)
+            sample_R = torch.arange(len(part), device=index.device).repeat(len(chosen))
+            mask_RT, target_RT = part.response_mask_NT[sample_R], part.response_NT[sample_R]
             nll_RT = token_nll(model, memory, rows, target_RT, mask_RT, limits=limits)
-        result[index] = _reduce(nll_RT, mask_RT, reduce).view(len(chosen), -1).T
+            result[index] = _reduce(nll_RT, mask_RT, reduce).view(len(chosen), -1).T
     return result
 
 
@@ -151,18 +152,18 @@ def nll_pairs(
     """−log p(response | z=k, context) of some pairs of sample and decoder, (P,), as `nll_NK` gives it for all."""
     limits = limits or Limits()
     result = torch.zeros(len(sample_P), dtype=_wide_type(model.dtype), device=sample_P.device)
-    for chunk in chunks(_lengths(model, samples)[sample_P], limits.max_tokens, 1):
-        adapt()
-        index = chunk[torch.argsort(decoder_P[chunk], stable=True)]
-        part = samples.select(sample_P[index])
-        first_U, context_R = part.different_contexts()
-        contexts = part.select(first_U)
-        rows = Rows.pairs(context_R, decoder_P[index], len(contexts))
-        memory = model.encode(contexts.context_NS, contexts.context_mask_NS, rows)
-        mask_RT = part.response_mask_NT
-        with packed(model, [model.backbone.get_output_embeddings()], for_decoding=False):
+    with packed(model, scoring_layers(model), for_decoding=False):
+        for chunk in chunks(_lengths(model, samples)[sample_P], limits.max_tokens, 1):
+            adapt()
+            index = chunk[torch.argsort(decoder_P[chunk], stable=True)]
+            part = samples.select(sample_P[index])
+            first_U, context_R = part.different_contexts()
+            contexts = part.select(first_U)
+            rows = Rows.pairs(context_R, decoder_P[index], len(contexts))
+            memory = model.encode(contexts.context_NS, contexts.context_mask_NS, rows)
+            mask_RT = part.response_mask_NT
             nll_RT = token_nll(model, memory, rows, part.response_NT, mask_RT, limits=limits)
-        result[index] = _reduce(nll_RT, mask_RT, reduce)
+            result[index] = _reduce(nll_RT, mask_RT, reduce)
     return result
 
 
@@ -273,7 +274,7 @@ def _backward_samples(
         memory = model.encode(contexts.context_NS, contexts.context_mask_NS, rows)
     leaves = [leaf.detach().requires_grad_(leaf.requires_grad) for leaf in memory.leaves()]
     detached = memory.with_leaves(leaves)
-    for index in _pair_chunks(lengths, pairs[:, 1], limits.max_tokens):
+    for index in chunks(lengths, limits.max_tokens, 1):
         adapt()
         sample, decoder = pairs[index].T
         order = torch.argsort(decoder, stable=True)
@@ -326,42 +327,27 @@ def _nll(logits_PV: Tensor, target_P: Tensor) -> Tensor:
     return torch.nn.functional.cross_entropy(wide(logits_PV), target_P, reduction="none")
 
 
-def chunks(lengths: Tensor, max_tokens: int, rows_each: int) -> Iterator[Tensor]:
-    """Indices of samples of similar length, longest first; each sample makes `rows_each` rows."""
-    order = torch.argsort(lengths, descending=True, stable=True)
-    begin = 0
-    while begin < len(order):
-        longest = max(int(lengths[order[begin]]), 1)
-        end = begin + max(1, max_tokens // (longest * rows_each))
-        yield order[begin:end]
-        begin = end
+def chunks(lengths: Tensor, max_tokens: int, rows_each: int) -> list[Tensor]:
+    """Indices of samples of similar length, longest first; each sample makes `rows_each` rows.
 
-
-def _pair_chunks(length_P: Tensor, decoder_P: Tensor, max_tokens: int) -> list[Tensor]:
-    """Indices of pairs that are trained together: equally many of every decoder, unless that means much padding.
-
-    With equally many, the adapters of all decoders are one batched product. But decoders may differ in the length of
-    their responses; then pairs of similar length go together, whatever their decoder.
+    The cuts are those with the least padding, where a further chunk costs as much as `_CHUNK_COST` of `max_tokens`.
     """
-    even, similar = list(_even_chunks(length_P, decoder_P, max_tokens)), list(chunks(length_P, max_tokens, 1))
-    tokens = [sum(len(index) * int(length_P[index].max()) for index in cut) for cut in (even, similar)]
-    return even if tokens[0] <= _MORE_PADDING * tokens[1] else similar
-
-
-def _even_chunks(length_P: Tensor, decoder_P: Tensor, max_tokens: int) -> Iterator[Tensor]:
-    """Indices of pairs, longest first, as far as possible equally many of every decoder."""
-    order = torch.argsort(length_P, descending=True, stable=True)
-    decoders, which = torch.unique(decoder_P[order], return_inverse=True)
-    of_decoder = torch.nn.functional.one_hot(which, len(decoders)).cumsum(0)
-    rank = of_decoder.gather(1, which[:, None])[:, 0]
-    order = order[torch.argsort(rank, stable=True)]  # the longest of each decoder, then the second of each, …
-    begin = 0
-    while begin < len(order):
-        longest = max(int(length_P[order[begin:]].max()), 1)
-        most = max(1, max_tokens // longest)
-        end = begin + (most // len(decoders) * len(decoders) or most)
-        yield order[begin:end]
+    order = torch.argsort(lengths, descending=True, stable=True)
+    length_N, total = lengths[order].clamp(min=1).cpu().numpy(), len(order)
+    fixed = max(1, int(_CHUNK_COST * max_tokens))
+    cost_N, end_N = np.zeros(total + 1, dtype=np.int64), np.zeros(total, dtype=np.int64)
+    for begin in reversed(range(total)):  # the best way to cut what is from `begin` on
+        each = int(length_N[begin]) * rows_each
+        most = min(max(1, max_tokens // each), total - begin)
+        cost_E = fixed + each * np.arange(1, most + 1) + cost_N[begin + 1 : begin + most + 1]
+        best = int(cost_E.argmin())
+        cost_N[begin], end_N[begin] = cost_E[best], begin + 1 + best
+    found, begin = [], 0
+    while begin < total:
+        end = int(end_N[begin])
+        found.append(order[begin:end])
         begin = end
+    return found
 
 
 def _trains_shared(model: PolyReplyModel) -> bool:
@@ -372,7 +358,7 @@ def _pieces(
     model: PolyReplyModel, rows: Rows, mask_RT: Tensor, limits: Limits
 ) -> Iterator[tuple[slice, list[tuple[int, int, int]]]]:
     """Slices of the real positions whose logits fit the limit, each with its segments (decoder, begin, end)."""
-    size = max(1, limits.max_logits // model.backbone.get_output_embeddings().weight.shape[0])
+    size = max(1, limits.max_logits // model.vocabulary.weight.shape[0])
     ends_R = mask_RT.sum(1).cumsum(0)
     bounds = [(k, int(ends_R[b - 1]) if b else 0, int(ends_R[e - 1])) for k, b, e in rows.segments]
     for begin in range(0, int(ends_R[-1]), size):

@@ -90,8 +90,10 @@ class ShardedLayers:
             return number
         layer = self._all[number]
         was_whole = not _is_sharded(layer)
-        layer.reshard()  # otherwise a process that has it already would not take part
-        self.processes.together(layer.unshard, sum(p.to_local().nbytes for _, p in _parameters(layer)))
+        # FSDP keeps the tensors of whole weights, which have to be of use in training after decoding in inference mode.
+        with torch.inference_mode(False), torch.no_grad():
+            layer.reshard()  # otherwise a process that has it already would not take part
+            self.processes.together(layer.unshard, sum(p.to_local().nbytes for _, p in _parameters(layer)))
         if number != needed and not was_whole:
             layer.reshard()
         return number

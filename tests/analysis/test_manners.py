@@ -46,3 +46,18 @@ def test_polite_words_are_no_refusal_and_one_decoder_has_no_manner():
     lines = find_manners(replies(polite, ["The bread is fresh here.", "It is late now."]))
     assert "declines" not in lines[0]
     assert find_manners(replies(polite)) == ["like the others"]
+
+
+def test_ways_to_take_part_in_what_somebody_tells():
+    lines = find_manners(
+        replies(
+            ["Take a warm bath first.", "Don't carry it alone.", "Try the other shop."],
+            ["I'll bring you some soup.", "Let's paint it together.", "Want me to call them?"],
+            ["You'll be fine by Friday.", "It will grow back.", "Soon the pain is gone."],
+            ["I once had a cold like it.", "My sister lost hers too.", "Mine broke last year."],
+            ["Have you told her?", "I'm too tired for it.", "We're too late for it."],
+        )
+    )
+    expected = ["advises", "offers help", "looks ahead", "knows it too"]
+    assert [name in line for name, line in zip(expected, lines, strict=False)] == [True] * 4
+    assert not any(name in line for name in expected for line in lines if line is not lines[expected.index(name)])

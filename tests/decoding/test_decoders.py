@@ -79,6 +79,21 @@ def test_log_probabilities_are_those_of_scoring(name):
             assert response.logprob == pytest.approx(-nll_NK(model, scored)[0, response.decoder].item(), abs=1e-9)
 
 
+@pytest.mark.parametrize("name, settings", tiny.VARIANTS, ids=IDS)
+def test_log_probabilities_in_bfloat16_are_close_to_those_of_scoring_in_float32(name, settings):
+    """The lean steps attend in float32, and multiply with packed weights where the processor can."""
+    model, samples = tiny.model(name, dtype=torch.bfloat16, spread=0.2, **settings), tiny.samples()
+    replies = decode(model, samples.context_NS, samples.context_mask_NS, config(min_new_tokens=6))
+    exact = copy.deepcopy(model).float()
+    for row, responses in enumerate(replies):
+        alone = samples.select(torch.tensor([row]))
+        for response in responses:
+            tokens = torch.tensor([response.tokens])
+            scored = Samples(alone.context_NS, alone.context_mask_NS, tokens, torch.ones_like(tokens).bool())
+            expected = -nll_NK(exact, scored)[0, response.decoder].item()
+            assert response.logprob == pytest.approx(expected, rel=0.05, abs=0.2)
+
+
 @pytest.mark.parametrize("name", tiny.BACKBONES)
 @pytest.mark.parametrize(
     "settings",

@@ -7,7 +7,8 @@ import tiny
 import torch
 from torch import nn
 
-from polyreply.models.packed import packed, packed_linear
+from polyreply.models.adapters import LowRanks
+from polyreply.models.packed import packed, packed_linear, packed_outer
 from polyreply.models.score import nll_NK
 
 
@@ -42,6 +43,22 @@ def test_eight_bits_follow_the_weights(model):
     size = layers[0].out_features
     torch.testing.assert_close(after[:, :size], 2 * before[:, :size], rtol=0.02, atol=1e-3)
     assert torch.equal(after[:, size:], before[:, size:])
+
+
+@torch.no_grad()
+def test_what_loras_add_follows_their_weights():
+    model = copy.deepcopy(tiny.model("llama", adapter="lora", lora={"rank": 2}, dtype=torch.float32))
+    layers = layers_of(model)
+    loras = [
+        adapter for site, adapter in zip(model.sites, model.adapters, strict=True) if any(site is x for x in layers)
+    ]
+    ranks = LowRanks(loras, [layer.out_features for layer in layers], model.num_decoders)
+    own_RC, outputs = torch.randn(4, ranks.num_columns), torch.randn(4, sum(ranks.sizes) + 3)[:, 3:]
+    for factor in (1.0, -2.0):
+        for lora in loras:
+            lora.b_KrO.mul_(factor)
+        found = packed_outer(model, ranks)(own_RC, outputs)
+        torch.testing.assert_close(found, outputs + own_RC @ ranks.outer_CO, rtol=1e-5, atol=1e-6)
 
 
 def test_scoring_is_exact_all_the_same(model):

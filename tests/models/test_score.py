@@ -4,8 +4,13 @@ import pytest
 import tiny
 import torch
 from exact import gradients, loop_nll_NK
+from hypothesis import example, given
+from hypothesis import strategies as st
+from torch import nn
+from transformers.pytorch_utils import Conv1D
 
-from polyreply.models.score import Limits, Samples, backward_nll, nll_NK
+from polyreply.models import packed
+from polyreply.models.score import _CHUNK_COST, Limits, Samples, backward_nll, chunks, nll_NK
 
 IDS = [f"{name}-{'-'.join(map(str, settings.values()))}" for name, settings in tiny.VARIANTS]
 SMALL = Limits(max_tokens=20, max_logits=3 * tiny.VOCABULARY)
@@ -177,3 +182,41 @@ def test_log_likelihoods_are_summed_in_float32(dtype):
     exact = nll_NK(tiny.model("t5"), samples).float()
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, exact, rtol=1e-5 if dtype == torch.float32 else 0.1, atol=1e-4)
+
+
+@example(lengths=[9] + [8] * 8, max_tokens=60, rows=1)
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=2, max_size=9), max_tokens=st.integers(20, 60), rows=st.integers(1, 3)
+)
+def test_chunks_are_the_cheapest_cuts_within_the_limit(lengths, max_tokens, rows):
+    found = chunks(torch.tensor(lengths), max_tokens, rows)
+    assert torch.equal(torch.cat(found).sort()[0], torch.arange(len(lengths)))
+    ordered, fixed = sorted(lengths, reverse=True), max(1, int(_CHUNK_COST * max_tokens))
+
+    def cost(sizes):
+        total, begin = 0, 0
+        for size in sizes:
+            tokens = ordered[begin] * rows * size
+            total, begin = total + fixed + (tokens if tokens <= max_tokens or size == 1 else 10**6), begin + size
+        return total
+
+    def cuts(number):
+        if not number:
+            yield []
+        yield from ([first, *rest] for first in range(1, number + 1) for rest in cuts(number - first))
+
+    assert [lengths[place] for index in found for place in index.tolist()] == ordered
+    assert cost([len(index) for index in found]) == min(map(cost, cuts(len(lengths))))
+
+
+@pytest.mark.parametrize("name", tiny.BACKBONES)
+def test_packed_weights_change_nothing_and_are_used_in_all_layers(name, monkeypatch):
+    model, samples = tiny.model(name).float(), tiny.samples()
+    used = set()
+    with monkeypatch.context() as patch:
+        patch.setattr(packed, "_pack", lambda layers: used.update(map(id, layers)) or layers[0].forward)
+        expected = nll_NK(model, samples)
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear | Conv1D)]
+    assert used == {id(layer) for layer in layers}
+    torch.testing.assert_close(nll_NK(model, samples), expected)
+    assert not any("forward" in vars(layer) for layer in layers)

@@ -47,6 +47,8 @@ def measure(model, own, exchange):
     found = {"nll": torch.zeros_like(weights_NK)}
     if own:
         part = samples.select(torch.tensor(own))
+        # Training continues after decoding.
+        all_decoders.decode(model, part.context_NS, part.context_mask_NS, tiny.request(REPLY))
         found["nll"][own] = nll_NK(model, part, limits=SMALL)
         backward_nll(model, part, weights_NK[own], limits=SMALL)
     for number, parameter in enumerate(model.decoder_parameters()):
