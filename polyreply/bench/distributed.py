@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 
 from polyreply.bench import synthetic
+from polyreply.bench.reply import precisions
 from polyreply.bench.timing import Measured, memory_mb, restart_peak, timed
 from polyreply.config import load_recipe, save_recipe
 from polyreply.errors import PolyReplyError
@@ -31,22 +32,28 @@ THIN = {"model.adapter_size": "16", "validation.contexts": "0"}
 
 
 def bench_distributed(notify: Notify, *, samples: int = 320, steps: int = 2, rounds: int = 3) -> dict[str, float]:
-    """Speed-up, samples per second and exchange per step; medians over rounds that run one process, then two."""
-    measured: dict[int, list[dict[str, float]]] = {1: [], 2: []}
-    with tempfile.TemporaryDirectory() as scratch:
-        recipe = _recipe(Path(scratch), {"model.backbone": "mini", "em.e_step_size": samples, **SIZES})
-        for round_index in range(rounds):
-            for index, number in enumerate(measured):
-                notify(f"{number} process{'es' if number > 1 else ''}", (2 * round_index + index) / (2 * rounds))
-                measured[number].append(_launch(recipe, number, steps))
-    one, two = ({name: Measured.of([run[name] for run in runs]) for name in runs[0]} for runs in measured.values())
-    return {
-        "distributed.speedup_2": one["step_seconds"].per(two["step_seconds"]),
-        "distributed.samples_per_second_1": samples / one["step_seconds"],
-        "distributed.samples_per_second_2": samples / two["step_seconds"],
-        "distributed.bytes_per_step": two["bytes"],
-        "distributed.collective_share": two["collective_seconds"] / two["step_seconds"],
-    }
+    """Speed-up, samples per second and exchange per step in each type; medians over rounds of one process, then two."""
+    figures: dict[str, float] = {}
+    types = precisions()
+    for place, (dtype, suffix) in enumerate(types):
+        measured: dict[int, list[dict[str, float]]] = {1: [], 2: []}
+        chosen = {"model.backbone": "mini", "em.e_step_size": samples, "precision": str(dtype).removeprefix("torch.")}
+        with tempfile.TemporaryDirectory() as scratch:
+            recipe = _recipe(Path(scratch), {**chosen, **SIZES})
+            for round_index in range(rounds):
+                for index, number in enumerate(measured):
+                    share = (place + (2 * round_index + index) / (2 * rounds)) / len(types)
+                    notify(f"{number} process{'es' if number > 1 else ''}{suffix}", share)
+                    measured[number].append(_launch(recipe, number, steps))
+        one, two = ({name: Measured.of([run[name] for run in runs]) for name in runs[0]} for runs in measured.values())
+        figures |= {
+            f"distributed.speedup_2{suffix}": one["step_seconds"].per(two["step_seconds"]),
+            f"distributed.samples_per_second_1{suffix}": samples / one["step_seconds"],
+            f"distributed.samples_per_second_2{suffix}": samples / two["step_seconds"],
+            f"distributed.bytes_per_step{suffix}": two["bytes"],
+            f"distributed.collective_share{suffix}": two["collective_seconds"] / two["step_seconds"],
+        }
+    return figures
 
 
 def bench_sharded(notify: Notify, backbone: str, *, samples: int = 20, steps: int = 2) -> dict[str, float]:

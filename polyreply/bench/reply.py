@@ -84,10 +84,10 @@ def _smollm2_ways(dtype: torch.dtype | str) -> dict[str, Callable[[], Any]]:
     poly = PolyReply.from_pretrained(SMOLLM2_10, dtype=dtype)
     model = poly.model
     context, mask = poly._encode([(MESSAGE,)])
-    ids = {"eos_token_id": poly.tokenizer.eos_token_id, "pad_token_id": poly.tokenizer.pad_token_id}
-    lengths = {"max_new_tokens": TOKENS, "min_new_tokens": TOKENS}
-    config = GenerationConfig(**lengths, **ids)
-    sampled = GenerationConfig(do_sample=True, top_k=0, **lengths, **ids)
+    no_token = model.vocabulary.weight.shape[0]  # ends nothing, so lengths are equal
+    ids = {"eos_token_id": no_token, "pad_token_id": poly.tokenizer.pad_token_id}
+    config = GenerationConfig(max_new_tokens=TOKENS, **ids)
+    sampled = GenerationConfig(max_new_tokens=TOKENS, do_sample=True, top_k=0, **ids)
 
     def ours() -> Any:
         return decode(model, context, mask, Decoding(K, config))

@@ -5,6 +5,7 @@ imports the benchmark when it runs, so that help stays instant.
 """
 
 import inspect
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +24,15 @@ bench = typer.Typer(
     rich_markup_mode=None,
 )
 
+_OF_A_TRAINED_MODEL = ("precision", "prefix")
+"""Benchmarks that need a model and data of the user's."""
+_SHORTER: dict[str, dict[str, Any]] = {
+    "assign": {"rounds": 3},
+    "data": {"rows": 100_000},
+    "metrics": {"contexts": 3000, "sample": 100},
+    "serve": {"seconds": 6.0},
+}
+"""Options of `bench all`, by benchmark."""
 BENCHES: dict[str, tuple[str, Work]] = {}
 """Title and function of each benchmark, by name."""
 
@@ -43,7 +53,7 @@ def _benchmark(title: str) -> Callable[[Work], Work]:
         BENCHES[name] = (title, work)
 
         def command(as_json: bool, **options: Any) -> None:
-            _run([name], as_json, options)
+            _run([name], as_json, {name: options})
 
         # Typer reads options from the signature: the benchmark's own, without the progress callback, and --json.
         own = [parameter for parameter in inspect.signature(work).parameters.values() if parameter.name != "notify"]
@@ -56,14 +66,17 @@ def _benchmark(title: str) -> Callable[[Work], Work]:
     return register
 
 
-def _run(names: list[str], as_json: bool, options: dict[str, Any]) -> None:
+def _run(names: list[str], as_json: bool, options: dict[str, dict[str, Any]]) -> None:
     from polyreply.cli.display import print_json, print_table
     from polyreply.progress import progress_bar
 
     figures: Figures = {}
+    start = time.perf_counter()
     for name in names:
         with progress_bar() as notify:
-            figures |= BENCHES[name][1](notify, **options)
+            figures |= BENCHES[name][1](notify, **options.get(name, {}))
+    if len(names) > 1:
+        figures["all.minutes"] = (time.perf_counter() - start) / 60
     spreads = {name: (value.low, value.high) for name, value in figures.items() if hasattr(value, "low")}
     if as_json:
         print_json(figures | {f"{name}.spread": spread for name, spread in spreads.items()})
@@ -78,14 +91,14 @@ def _range(spread: tuple[float, float] | None) -> str:
 
 @bench.command(name="all")
 def bench_all(as_json: AsJson = False) -> None:
-    """Every benchmark that needs no trained model, with its default options.
+    """Every benchmark that needs no model of yours, in less than half an hour: some measure less than by default.
 
     \b
     Examples:
       polyreply bench all
       polyreply bench all --json > figures.json
     """
-    _run([name for name in sorted(BENCHES) if name != "prefix"], as_json, {})
+    _run([name for name in sorted(BENCHES) if name not in _OF_A_TRAINED_MODEL], as_json, _SHORTER)
 
 
 @_benchmark("Balanced assignment")
@@ -181,6 +194,27 @@ def metrics(
     from polyreply.bench.metrics import bench_metrics
 
     return bench_metrics(contexts, sample, notify)
+
+
+@_benchmark("Precision")
+def precision(
+    notify: Notify,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A trained K-decoder model.")],
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="A folder made by `polyreply prepare`.")],
+    draws: Annotated[int, typer.Option(min=0, help="E-steps whose assignments are compared.")] = 10,
+    n: Annotated[int, typer.Option("--n", min=1, help="Most samples of an E-step.")] = 60,
+    contexts: Annotated[int, typer.Option(min=0, help="Held-out contexts whose replies are compared.")] = 1000,
+) -> Figures:
+    """What bfloat16 and eight bits change: assignments, replies and their scores against float32's.
+
+    \b
+    Examples:
+      polyreply bench precision smollm2-10 data/circa
+      polyreply bench precision smollm2-10 data/circa --draws 3 --contexts 50 --json
+    """
+    from polyreply.bench.precision import bench_precision
+
+    return bench_precision(model, data, notify, draws=draws, draw_size=n, contexts=contexts)
 
 
 @_benchmark("E-step on prefixes")
