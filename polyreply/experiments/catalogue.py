@@ -27,6 +27,7 @@ TITLES = {
     "figure-scaling": "Beam search against the multi-decoder model for several K",
     "figure-bound": "The theorem: deviation from 1/K on unseen samples against what it allows",
     "table-starvation": "When Hard-EM starves, and EqHard-EM from the same initialisation (beyond the paper)",
+    "table-draws": "Draws of whole contexts against draws of pairs (beyond the paper)",
     "table-settings": "EqHard-EM with one setting changed at a time (beyond the paper)",
     "table-ours": "Recipes of ours against EqHard-EM (beyond the paper)",
     "mode-recovery": "Whether the decoders find the ten acts of smalltalk (beyond the paper)",

@@ -25,13 +25,15 @@ _CALIBRATED = {
     "replies by diverse-beam": 1.3e-2,
     "speed": 1e-2,
     "bound": 1.5e-3,
+    "posteriors": 1.2e-2,
     "recovery": 7e-2,
     "scores": 1e-3,
 }
 """Seconds per sample in stage 1, per sample and decoder in an EM step, and per reply: processor time over 25 updates, 6
 EM steps and 320 replies on DailyDialog. The others are assumptions: nucleus sampling and diverse beam search cost as
 much as beam search, `mbr` nine replies, `speed` between beam search and decoders per reply, `bound` the E-step of a
-sample under one decoder, `recovery` ten decoders per pair or context, `scores` a millisecond per reply."""
+sample under one decoder, `posteriors` that of eight, `recovery` ten decoders per pair or context, `scores` a
+millisecond per reply."""
 _LEAST_SECONDS = 0.5
 """Any task: loading a model, reading and writing."""
 

@@ -108,7 +108,7 @@ class Preset:
     reply_batch: int = 16
     """Contexts per batch of replies."""
     seeds: tuple[int, ...] = (0, 1)
-    """Seeds of stage 2 in table-em, table-main, table-starvation and table-ours."""
+    """Seeds of stage 2 in table-em, table-main, table-starvation, table-draws and table-ours."""
     other_seeds: tuple[int, ...] = (0,)
     """Seeds of stage 2 in the other tables and figures; those of table-em are free."""
     second_seeds: tuple[int, ...] = (0,)

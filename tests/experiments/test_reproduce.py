@@ -57,6 +57,7 @@ def test_table_em_end_to_end_continues_after_an_interrupt_and_is_computed_once(d
     _check_result(again, files)
     _check_others(request)
     _check_main(request)
+    _check_draws(request)
 
 
 def _check_result(result, files):
@@ -131,6 +132,23 @@ def _check_main(request):
     assert result.findings.numbers["learning_rates"]["DialogBERT"] == 0.01
     assert any(one.text.startswith("AdaLabel performs poorly") and one.paper for one in result.findings.verdicts)
     assert not plan_for(open_systems(request, is_plan=True), ["table-main"]).missing and all(map(_is_full, files))
+
+
+def _check_draws(request):
+    """Draws of pairs are the trainings of table-em; scores, claims with their tries, and what could explain them."""
+    missing = plan_for(open_systems(request, is_plan=True), ["table-draws"]).missing
+    trainings = [task for task in missing if task.label.startswith("training")]
+    assert sorted(task.label for task in trainings) == ["training-eqhard-em", "training-hard-em"]
+    assert {task.inputs["em"]["draw_by"] for task in trainings} == {"contexts"}
+    result, files = reproduce("table-draws", request, open_systems(request))
+    names = ["Hard-EM", "Hard-EM, draws of contexts", "EqHard-EM", "EqHard-EM, draws of contexts"]
+    scores, posteriors = ([row.cells for row in table.rows] for table in result.findings.tables)
+    assert [row[0] for row in scores] == [row[0] for row in posteriors] == names
+    found = {name: runs[0] for name, runs in result.findings.numbers["posteriors"].items()}
+    assert found["EqHard-EM"]["pairs"] == 24 >= found["EqHard-EM, draws of contexts"]["pairs"]
+    assert all(1 <= own["decoders"] <= 3 and 1 / 3 <= own["max_posterior"] <= 1 for own in found.values())
+    assert len(result.findings.verdicts) == 5 and "multiplied by 5: 3 comparisons" in result.findings.remarks[-1]
+    assert not plan_for(open_systems(request, is_plan=True), ["table-draws"]).missing and all(map(_is_full, files))
 
 
 def _check_joint_report(request, cases):

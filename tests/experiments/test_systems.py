@@ -4,12 +4,13 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import runs
 
 from polyreply.data.prepare import PrepareRecipe, SplitSettings
 from polyreply.errors import DivergedError, RecipeError
-from polyreply.experiments import table_ablation, table_efficiency, table_settings, table_starvation
+from polyreply.experiments import table_ablation, table_draws, table_efficiency, table_settings, table_starvation
 from polyreply.experiments.cache import Cache
 from polyreply.experiments.catalogue import TITLES, experiment
 from polyreply.experiments.plan import plan_tasks, with_needs
@@ -239,6 +240,24 @@ def test_starvation_is_measured_with_the_same_initialisations_for_both_methods(d
     assert systems.training(table_starvation.longer(systems)).inputs["steps"] == 40
     assert rows["Hard-EM, no skip connection"]["model"]["adapter_skip"] is False
     assert rows["Hard-EM"]["model"]["adapter_skip"] is True
+
+
+def test_draws_of_contexts_are_compared_with_the_rate_of_draws_of_pairs(data):
+    systems = planned(data, "mini")
+    for pairs, contexts in zip(table_draws.ROWS[::2], table_draws.ROWS[1::2], strict=True):
+        one, two = (_flat(systems.training(variant).inputs) for variant in (pairs, contexts))
+        assert {dotted for dotted in one if one[dotted] != two[dotted]} == {"em.draw_by"}
+        assert [trial.inputs["em"]["draw_by"] for trial in systems.trials(contexts)] == ["pairs", "pairs"]
+    both = [
+        planned(data, "mini", f"em.draw_by={draws}").training(table_draws.EQ_PAIRS) for draws in ("pairs", "contexts")
+    ]
+    assert [one.name for one in both] == [systems.training(EQHARD).name] * 2
+
+
+def test_how_many_decoders_share_the_responses_to_a_context_and_by_chance():
+    best_N, context_N = np.array([0, 0, 1, 1, 1, 0]), np.array([0, 1, 0, 1, 1, 0])
+    decoders, by_chance = table_draws.spread(best_N, context_N, 3)  # decoders 0, 1, 0 and 0, 1, 1; each has a half
+    assert decoders == 2 and by_chance == pytest.approx(2 * (1 - 1 / 8))
 
 
 def _flat(tree, prefix=""):
