@@ -49,7 +49,7 @@ MESSAGES = (
 )
 """Chosen before anything was trained; none of them is in the training data."""
 CHITCHAT = PrepareRecipe(clean=SCREENED)
-"""The data of t5-mini-10, and of the demo."""
+"""The data of the demo, with which t5-mini-10 began."""
 RECIPE = TrainRecipe(
     method="eqhard-em",
     model=ModelSettings(backbone="shipped"),

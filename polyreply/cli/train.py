@@ -36,8 +36,8 @@ def train(
     Examples:
       polyreply train stage1-mini data=data/chitchat out=runs/stage1
       polyreply train eqhard-em data=data/chitchat model.backbone=runs/stage1/model out=runs/eqhard-em
-      polyreply train eqhard-em data=my.csv model.backbone=shipped out=runs/mine
-      polyreply train --resume runs/eqhard-em steps=2000
+      polyreply train eqhard-em data=my.csv model.backbone=smollm2-135m-pip out=runs/mine
+      polyreply train --resume runs/eqhard-em
     """
     from polyreply.cli.display import one_voice
 

@@ -211,7 +211,8 @@ class TrainRecipe:
         if self.method == DIALOGBERT and self.context and (self.context.prefix or self.context.turn_separator):
             yield "context has a prefix or turn_separator, but dialogbert reads each turn by itself; leave them out"
         size, decoders = self.em.e_step_size, max(self.model.num_decoders, 1)
-        if not self.has_one_decoder and self.method not in UNEQUAL and size % decoders:
+        may_differ = self.has_one_decoder or self.method in UNEQUAL or self.em.draw_by == "contexts"
+        if not may_differ and size % decoders:
             nearest = max(size // decoders, 1) * decoders
             yield (
                 f"em.e_step_size {size} cannot be split equally over {decoders} decoders; use a multiple of "

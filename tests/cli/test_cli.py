@@ -85,9 +85,13 @@ def test_an_installed_package_can_add_a_command(tmp_path, write_rows, polyreply)
 
 def test_bench_all_runs_every_benchmark_without_a_model(monkeypatch):
     for name in BENCHES:
-        monkeypatch.setitem(BENCHES, name, (name, lambda notify, name=name: {f"{name}.figure": 1.0}))
+        monkeypatch.setitem(BENCHES, name, (name, lambda notify, name=name, **options: {f"{name}.options": options}))
     result = CliRunner().invoke(main.app, ["bench", "all", "--json"])
-    assert set(json.loads(result.stdout)) == {f"{name}.figure" for name in BENCHES if name != "prefix"}
+    figures = json.loads(result.stdout)
+    assert figures.pop("all.minutes") >= 0
+    own = {name for name in BENCHES if name not in ("precision", "prefix")}
+    assert set(figures) == {f"{name}.options" for name in own}
+    assert figures["assign.options"] == {"rounds": 3} and figures["score.options"] == {}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ def rows():
 
 
 def test_sizes_and_splits(rows):
-    assert {split: len(found) for split, found in rows.items()} == {"train": 1029, "valid": 46, "test": 61}
+    assert {split: len(found) for split, found in rows.items()} == {"train": 2417, "valid": 120, "test": 146}
     contexts = Counter(row["context"].casefold() for found in rows.values() for row in found)
     assert max(contexts.values()) == 1
 

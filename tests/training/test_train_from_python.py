@@ -139,6 +139,7 @@ def test_a_method_from_outside_the_package_trains(corpus, stage1, tmp_path, monk
         "stage1-mini",
         "em",
         "t5-mini-stage1",
+        "t5-mini-stage1-everyday",
         "t5-mini-stage2",
         "smollm2-stage1",
         "smollm2-stage2",

@@ -16,7 +16,7 @@ from polyreply.data.chitchat import split_of
 from polyreply.data.dialogue import Split
 from polyreply.data.read import Row
 
-TOPICS = ("casual", "daily", "feelings", "people", "plans")
+TOPICS = ("casual", "daily", "feelings", "home", "news", "people", "plans", "questions", "relations", "work")
 """The files, in the order in which they are read."""
 
 
