@@ -28,6 +28,8 @@ from polyreply.web.logs import log
 Work = Callable[[PolyReply], Any]
 _PATIENCE = 1.0
 """Seconds between looks at the time limits of requests while nothing can be done for them."""
+_GROUP, _MOST_WAITED = 1 / 8, 4
+"""Newcomers fewer than this share of what runs wait for others to read their contexts with, so many steps at most."""
 
 
 class QueueFullError(Exception):
@@ -64,7 +66,7 @@ class Ask:
     jobs: Sequence[Job] = ()
     stops: Sequence[str] = ()
     is_live: bool = False
-    """Whether updates are wanted while replies grow; otherwise there is one when a reply has ended."""
+    """Whether updates are wanted while replies grow; otherwise there are none."""
     works: Sequence[Work] = ()
     texts: list[list[ReplyText]] = field(default_factory=list)
     """For each job its replies."""
@@ -104,6 +106,8 @@ class Engine:
         """Requests, each with the number of a job, in the order of their arrival."""
         self._running: dict[int, tuple[Ask, int]] = {}
         """By the identity of a job."""
+        self._steps_waited = 0
+        """The steps for which newcomers have waited for others."""
         self._wake, self._is_closed = threading.Condition(), False
         self._recent: deque[float] = deque(maxlen=64)
         """When the last contexts were finished."""
@@ -197,6 +201,10 @@ class Engine:
         """Take jobs from the front of the queue while there is room, up to the first work of another kind."""
         admitted: list[Job] = []
         with_work: Ask | None = None
+        if self._waiting and len(self._waiting) < _GROUP * len(self._running) and self._steps_waited < _MOST_WAITED:
+            self._steps_waited += 1
+            return admitted, with_work
+        self._steps_waited = 0
         while self._waiting and with_work is None:
             ask, place = self._waiting[0]
             if not ask.is_over and ask.jobs and len(self._running) >= self.settings.max_batch:
@@ -252,7 +260,7 @@ class Engine:
                 del self._running[key]
                 self._recent.append(time.monotonic())
         for ask, updates in gained.values():
-            if updates:
+            if updates and ask.is_live:
                 ask.post(updates)
             if all(job.is_done for job in ask.jobs):
                 ask.post(None)

@@ -30,7 +30,8 @@ def bind(host: str, port: int) -> socket.socket:
     """A socket that is bound but does not listen yet; port 0 is any free one."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(family, kind)
+        # asyncio sends at once (TCP_NODELAY) only on sockets that say they are TCP; else a body waits 40 ms for an ACK.
+        bound = socket.socket(family, kind, socket.IPPROTO_TCP)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except OSError as error:

@@ -76,6 +76,18 @@ def test_other_ways_beside_it_copying_and_the_likeliest_by_default(browser, serv
         assert page.locator("#beam-column").is_hidden()
 
 
+def test_the_map_stays_in_view(browser, server):
+    with page_of(browser, server.url, height=500) as page:
+        page.wait_for_selector("#model:has-text('10 decoders')")
+        page.check("#with-beam")
+        ask(page)
+        wait(page.locator("#beam .bar").nth(9))
+        top = page.locator("#map").bounding_box()["y"]
+        page.eval_on_selector("main", "one => one.scrollTo({ top: 60, behavior: 'instant' })")
+        assert page.eval_on_selector("main", "one => one.scrollTop") == 60
+        assert page.locator("#map").bounding_box()["y"] == top
+
+
 def test_markup_stays_text_and_errors_are_shown(browser, server):
     with page_of(browser, server.url) as page:
         page.wait_for_selector("#model:has-text('10 decoders')")

@@ -1,11 +1,14 @@
 """What web programs share, in a real server process with a small app."""
 
+import socket
 import sys
 import threading
 
 import httpx2
 import pytest
 from servers import browsing, page_of, serving
+
+from polyreply.web.server import bind
 
 PROGRAM = """
 import asyncio
@@ -126,3 +129,9 @@ def test_the_reference_page_lists_operations_from_the_package_alone(server):
     with browsing() as browser, page_of(browser, server.url + "/docs") as page:
         page.wait_for_selector("section")
         assert "/echo" in page.inner_text("#operations") and "seconds" in page.inner_text("#operations")
+
+
+def test_answers_are_sent_at_once():
+    """asyncio sets TCP_NODELAY on sockets that say they are TCP; without it a body waits for an ACK of the headers."""
+    with bind("127.0.0.1", 0) as bound:
+        assert bound.proto == socket.IPPROTO_TCP

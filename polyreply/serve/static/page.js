@@ -8,6 +8,7 @@ const EXAMPLES = ["I finally passed my driving test!", "Do you want to have dinn
 const COLOURS = 12;
 const THEMES = ["system", "light", "dark"];
 const WAYS = { beam: "Beam search", nucleus: "Nucleus sampling" };
+const REPLY_OF = { beam: "beam", nucleus: "sample" };
 
 const byId = (id) => document.getElementById(id);
 const state = { model: null, turns: [], replies: [], compared: { beam: [], nucleus: [] }, abort: null, isBusy: false };
@@ -240,7 +241,7 @@ async function addCompared(way) {
   if (!state.replies.length || state.compared[way].length) return;
   const number = state.model.num_decoders;
   const cards = Array.from({ length: number }, (_, place) =>
-    makeCard({ place, decoder: null, manner: `rank ${place + 1}`, group: way }),
+    makeCard({ place, decoder: null, manner: REPLY_OF[way], group: way }),
   );
   state.compared[way] = cards;
   byId(way).replaceChildren(...cards.map((card) => card.node));
@@ -358,7 +359,7 @@ async function connect() {
   }
   complain(null);
   const { id, num_decoders: number, decode } = state.model;
-  byId("model").textContent = `${id} · ${number} decoders`;
+  byId("model").replaceChildren(id, element("span", "", ` · ${number} decoders`));
   byId("count").textContent = { 2: "two", 3: "three", 4: "four", 5: "five", 10: "ten" }[number] || String(number);
   byId("compare").hidden = !decode.includes("beam");
   byId("send").disabled = false;
