@@ -24,6 +24,8 @@ from polyreply.files import check_new_folder, new_folder
 from polyreply.progress import Notify, silent
 
 SCHEMA_VERSION = 1
+_INTERRUPTED_QUERY = "Query interrupted"
+"""What DuckDB raises in place of the exception of a signal handler that ran during a query, such as Ctrl-C's."""
 _COUPLES: tuple[tuple[Split, Split], ...] = (("test", "train"), ("valid", "train"), ("test", "valid"))
 """Whose overlap is counted: the pairs of the first split that are in the second too."""
 _DROPPED_FROM: dict[Split, tuple[Split, ...]] = {"valid": ("test",), "train": ("valid", "test")}
@@ -111,6 +113,10 @@ def prepare(
         try:
             with contextlib.closing(PairDatabase(scratch)) as database:
                 report = _prepare(database, sources, finished, recipe, notify)
+        except RuntimeError as error:
+            if str(error) == _INTERRUPTED_QUERY:
+                raise KeyboardInterrupt from error
+            raise
         except duckdb.Error as error:
             raise DataError(f"the database behind prepare failed: {' '.join(str(error).split())[:300]}") from error
         names = [os.fsencode(name).decode(errors="backslashreplace") for name in inputs]

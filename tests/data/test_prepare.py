@@ -6,13 +6,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from itertools import product
 
+import duckdb
 import pytest
 from test_overlap import brute_overlap
 
 from polyreply.config import load_recipe
+from polyreply.data.corpora import CORPORA, Corpus
 from polyreply.data.dialogue import BadRows
 from polyreply.data.prepare import PrepareRecipe, prepare
 from polyreply.data.read import read_dialogues
@@ -318,6 +321,23 @@ def test_a_recipe_made_in_python_is_checked(tmp_path):
         prepare(["chitchat"], tmp_path / "out", PrepareRecipe(language="fr"))
     with pytest.raises(RecipeError, match="context_turns"):
         prepare(["chitchat"], tmp_path / "out", PrepareRecipe(context_turns=0))
+
+
+def test_an_interrupt_during_a_query_is_an_interrupt(tmp_path, monkeypatch):
+    def rows(split, seed):
+        yield pair("Where are you?", "At home.")
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        slow = "SELECT count(*) FROM range(1000000) a, range(20000) b WHERE (a.range * b.range) % 7 = 3"
+        duckdb.connect().execute(slow).fetchall()
+
+    monkeypatch.setitem(CORPORA, "slow", Corpus(rows))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            prepare("slow", tmp_path / "out")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
