@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 from transformers import MinNewTokensLengthLogitsProcessor, NoRepeatNGramLogitsProcessor
 
@@ -157,11 +158,10 @@ class _Batch:
         step, model = self.step, self.step.model
         with packed(model, [*step.stock_linears(), model.vocabulary]):
             logits_RV = wide(model.logits(step.states(self.newest_RT), step.rows.segments))
-        total_R = torch.logsumexp(logits_RV, -1)
-        self._note_alternatives(logits_RV, total_R)
+        self._note_alternatives(logits_RV)
         chosen_R = self._choose(logits_RV)
         self.newest_RT = chosen_R[:, None]
-        logprob_R = logits_RV.gather(1, self.newest_RT)[:, 0] - total_R
+        logprob_R = -cross_entropy(logits_RV, chosen_R, reduction="none")
         for one, token, logprob in zip(self.running, chosen_R.tolist(), logprob_R.tolist(), strict=True):
             one.append(token, logprob)
         advanced = [one.row for one in self.running]
@@ -169,23 +169,24 @@ class _Batch:
         return advanced
 
     def _choose(self, logits_RV: Tensor) -> Tensor:
-        """The next token of each row; scores of tokens that a row may not use become minus infinity in `logits_RV`."""
+        """The next token of each row, none that the row may not use."""
         forbidden = [(place, token) for place, one in enumerate(self.running) for token in one.forbidden()]
-        if forbidden:
-            place, token = torch.tensor(forbidden, device=logits_RV.device).unbind(1)
-            logits_RV[place, token] = -math.inf
+        where = torch.tensor(forbidden, dtype=torch.long, device=logits_RV.device).view(-1, 2).unbind(1)
+        scores = logits_RV[where]
+        logits_RV[where] = -math.inf
         chosen_R = torch.argmax(logits_RV, -1)
         for rules, places in self._places(lambda rules: not rules.is_greedy):
             index = torch.tensor(places, device=logits_RV.device)
             tokens_RT = torch.tensor([self.running[place].tokens for place in places], device=logits_RV.device)
             chosen_R[index] = choose(logits_RV[index], tokens_RT, rules.job.decoding, rules.constraints)
+        logits_RV[where] = scores  # for log-probabilities, which are the model's
         return chosen_R
 
-    def _note_alternatives(self, logits_RV: Tensor, total_R: Tensor) -> None:
+    def _note_alternatives(self, logits_RV: Tensor) -> None:
         for rules, places in self._places(lambda rules: rules.job.num_alternatives > 0):
             index = torch.tensor(places, device=logits_RV.device)
-            best_RX, token_RX = logits_RV[index].topk(min(rules.job.num_alternatives, logits_RV.shape[1]), -1)
-            logprob_RX = best_RX - total_R[index, None]
+            logprob_RV = logits_RV[index].log_softmax(-1)
+            logprob_RX, token_RX = logprob_RV.topk(min(rules.job.num_alternatives, logits_RV.shape[1]), -1)
             for place, tokens, logprobs in zip(places, token_RX.tolist(), logprob_RX.tolist(), strict=True):
                 self.running[place].row.alternatives.append(list(zip(tokens, logprobs, strict=True)))
 

@@ -55,6 +55,7 @@ _HONOURED = {
     "bos_token_id",
     "decoder_start_token_id",
 }
+_STOCK = vars(GenerationConfig())
 _WITHOUT_EFFECT = {"use_cache", "transformers_version", "cache_implementation", "num_beams", "early_stopping"}
 _BLIND = MinNewTokensLengthLogitsProcessor | ForcedEOSTokenLogitsProcessor | SuppressTokensLogitsProcessor
 """Constraints that do not look at the tokens so far."""
@@ -180,7 +181,9 @@ class Decoding:
 
 
 def _refuse_unsupported(config: GenerationConfig) -> None:
-    ignored = set(config.to_diff_dict()) - _HONOURED - _WITHOUT_EFFECT
+    # Not `to_diff_dict`, which copies every value: a server does this for each request.
+    changed = {name for name, value in vars(config).items() if value != _STOCK.get(name)}
+    ignored = changed - _HONOURED - _WITHOUT_EFFECT
     ignored = {name for name in ignored if not name.startswith("_") and getattr(config, name) not in (None, False)}
     if config.num_beams not in (None, 1):
         ignored.add("num_beams")
