@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyreply.arrays import Floats
+from polyreply.arrays import Floats, Ints
 from polyreply.bench.timing import timed
 from polyreply.data.batches import ContextDrawStream, collate
 from polyreply.data.folder import split_files
@@ -45,6 +45,11 @@ def bench_precision(
 ) -> dict[str, Any]:
     """Agreement of assignments and of replies with those in float32, under stable names."""
     figures: dict[str, Any] = {}
+    files = split_files(data)
+    if draws and "train" not in files:
+        raise DataError(f"{data}: expected a train split to draw samples from, found {', '.join(files)}")
+    if contexts and not {"test", "valid"} & set(files):
+        raise DataError(f"{data}: expected a test or valid split to reply to, found {', '.join(files)}")
     if draws:
         figures |= _assignments(PolyReply.from_pretrained(model, dtype="float32"), data, draws, draw_size, notify)
     if contexts:
@@ -55,40 +60,38 @@ def bench_precision(
 def _assignments(poly: PolyReply, data: Path, draws: int, draw_size: int, notify: Notify) -> dict[str, Any]:
     corpus = TokenCorpus.build(split_files(data)["train"], poly.tokenizer, poly.model.config.format())
     stream = ContextDrawStream(corpus.context_of, size=draw_size)
+    drawn = [next(stream) for _ in range(draws)]
     for parameter in poly.model.shared_parameters():  # as in training, which converts frozen weights
         parameter.requires_grad_(False)
-    equal, total, apart = 0, 0, list[Floats]()
-    casts = {torch.float32: None, torch.bfloat16: torch.bfloat16}
-    seconds = dict.fromkeys(casts, 0.0)
-    warm_up = Samples.of(collate(corpus, np.arange(min(8, len(corpus))), poly.tokenizer.pad_token_id or 0))
-    for cast in casts.values():  # one-time costs of the libraries
+
+    def samples(ids_N: Ints) -> Samples:
+        return Samples.of(collate(corpus, ids_N, poly.tokenizer.pad_token_id or 0))
+
+    seconds, chosen, nll = list[float](), list[Ints](), list[Floats]()
+    for place, cast in enumerate((None, torch.bfloat16)):
+        spent, assigned, found = 0.0, list[Ints](), list[Floats]()
         with computing_in(cast, poly.model, poly.model.device, exact=[poly.model.vocabulary]):
-            e_step(poly.model, warm_up)
-    for draw in range(draws):
-        notify("assignments", draw / draws / 2)
-        ids_N = next(stream)
-        samples, chosen, nll = Samples.of(collate(corpus, ids_N, poly.tokenizer.pad_token_id or 0)), [], []
-        for dtype, cast in casts.items():
-            with computing_in(cast, poly.model, poly.model.device, exact=[poly.model.vocabulary]):
-                (found, log_prior_NK), spent = timed(partial(e_step, poly.model, samples))
-            seconds[dtype] += spent
-            evidence = Evidence(found.numpy(), log_prior_NK.numpy(), ids_N)
-            chosen.append(assign("eqhard-em", evidence).weights_NK.argmax(1))
-            nll.append(found.numpy())
-        equal, total = equal + int((chosen[0] == chosen[1]).sum()), total + len(ids_N)
-        apart.append(abs(nll[0] - nll[1]).ravel())
+            e_step(poly.model, samples(drawn[0][:8]))  # converts and packs the weights
+            for draw, ids_N in enumerate(drawn):
+                notify("assignments", (place + draw / draws) / 4)
+                (nll_NK, log_prior_NK), took = timed(partial(e_step, poly.model, samples(ids_N)))
+                spent += took
+                evidence = Evidence(nll_NK.numpy(), log_prior_NK.numpy(), ids_N)
+                assigned.append(assign("eqhard-em", evidence).weights_NK.argmax(1))
+                found.append(nll_NK.numpy())
+        seconds.append(spent)
+        chosen.append(np.concatenate(assigned))
+        nll.append(np.concatenate(found))
     return {
-        "precision.samples": total,
-        "precision.agreement": equal / total,
-        "precision.nll_apart": float(np.concatenate(apart).mean()),
-        "precision.e_step_gain": seconds[torch.float32] / seconds[torch.bfloat16],
+        "precision.samples": len(chosen[0]),
+        "precision.agreement": float((chosen[0] == chosen[1]).mean()),
+        "precision.nll_apart": float(abs(nll[0] - nll[1]).mean()),
+        "precision.e_step_gain": seconds[0] / seconds[1],
     }
 
 
 def _replies(model: str, data: Path, number: int, notify: Notify) -> dict[str, Any]:
     files = split_files(data)
-    if not {"test", "valid"} & set(files):
-        raise DataError(f"{data}: expected a test or valid split to reply to, found {', '.join(files)}")
     rows = list(islice(read_dialogues(files.get("test") or files["valid"]), number))
     said, references = [row.context for row in rows], [list(row.responses) for row in rows]
     figures: dict[str, Any] = {"precision.contexts": len(rows)}
@@ -98,7 +101,8 @@ def _replies(model: str, data: Path, number: int, notify: Notify) -> dict[str, A
         poly = PolyReply.from_pretrained(model, dtype=dtype)
         texts[dtype], figures[f"precision.{dtype}.seconds"] = timed(partial(_texts, poly, said))
         scores[dtype] = evaluate(texts[dtype], references)
-        figures |= {f"precision.{dtype}.{name}": scores[dtype][name] for name in PAPER_NUMBERS}
+        numbers = {name: scores[dtype][name] for name in PAPER_NUMBERS}
+        figures |= {f"precision.{dtype}.{name}": value for name, value in numbers.items() if value is not None}
     for dtype in TYPES[1:]:
         pairs = zip(chain(*texts[dtype]), chain(*texts["float32"]), strict=True)
         figures[f"precision.{dtype}.same_replies"] = float(np.mean([one == other for one, other in pairs]))

@@ -46,6 +46,8 @@ app = typer.Typer(
 )
 
 _INTERRUPTED = 130
+_stopped_by: list[int] = []
+"""The exit status that SIGTERM asked for, once it has come."""
 
 
 def _print_version(requested: bool) -> None:
@@ -91,6 +93,8 @@ def run() -> None:
         app()
     except SystemExit as end:
         if end.code == _INTERRUPTED:  # Typer's answer to Ctrl-C
+            if _stopped_by:  # DuckDB reports any exception of a signal's handler as an interrupt
+                sys.exit(_stopped_by[0])
             typer.echo("interrupted", err=True)
         raise
     except PolyReplyError as error:
@@ -105,6 +109,7 @@ def run() -> None:
 
 def _terminate(number: int, frame: object) -> None:
     """Exit on SIGTERM by an exception, so that temporary files are removed."""
+    _stopped_by.append(128 + number)
     sys.exit(128 + number)
 
 

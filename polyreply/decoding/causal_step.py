@@ -12,8 +12,8 @@ small calls than on reading the weights. `CausalStep` uses the stock modules' we
 - the rows' own keys and values of all layers are in one buffer, from which rows that end are removed at once. Rows that
   join later are aligned at their newest token; the columns before a row's first token are masked.
 
-The invariant: the same sums as the stock decoder in eval mode, in another order. In float64 the greedy tokens are those
-of `generate`, which the tests check for each decoder.
+The invariant: the same sums as the stock decoder in eval mode, in another order; in bfloat16 on a CPU, attention is in
+float32. In float64 the greedy tokens are those of `generate`, which the tests check for each decoder.
 
 States are (R, D), or (R, T, D) in a first step of several tokens.
 

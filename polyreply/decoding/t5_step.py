@@ -13,9 +13,9 @@ the stock modules' weights directly:
 - rows that join later are aligned at the newest token, where relative positions are the same for all; `start_R` is the
   column of a row's first token, and the columns before it are masked.
 
-The invariant: the same sums as the stock decoder in eval mode, in another order. In float64 the greedy tokens are those
-of `generate`, which the tests check for each decoder. It applies where adapters act on the output of sublayers or
-layers; with any other adapter `fits` is false and `StockStep` is used.
+The invariant: the same sums as the stock decoder in eval mode, in another order; in bfloat16 on a CPU, attention is in
+float32. In float64 the greedy tokens are those of `generate`, which the tests check for each decoder. It applies where
+adapters act on the output of sublayers or layers; with any other adapter `fits` is false and `StockStep` is used.
 
 Legend: R rows, B contexts, S context tokens, T tokens so far, C capacity, D model size, L layers, h heads, d head size.
 """

@@ -20,8 +20,8 @@ class EMSettings:
     """The E-step."""
 
     e_step_size: int = 640
-    """N: samples of one EM step, over all processes. K has to divide it where all decoders get equally
-    many, unless contexts are drawn whole: then draws differ in size, and decoders by one sample at most."""
+    """N: samples of one EM step, over all processes. K has to divide it where all decoders get equally many. With whole
+    contexts a draw may have fewer samples, and decoders' shares then differ by one at most."""
     draw_by: Literal["pairs", "contexts"] = "pairs"
     """What an E-step draws: N pairs at random; or whole contexts with all their responses, up to N pairs, so that the
     responses to one context compete for decoders in the same step."""

@@ -308,7 +308,7 @@ class PolyReplyModel(PreTrainedModel):
 
     @property
     def vocabulary(self) -> Any:
-        """The output layer. Scoring keeps its weights in float32: logits of 20 are rounded to eighths in bfloat16."""
+        """The output layer."""
         return self.backbone.get_output_embeddings()
 
     @property

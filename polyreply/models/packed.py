@@ -3,8 +3,9 @@
 A decoding step multiplies a few rows with large matrices, so it is bound by reading the weights. PyTorch's plain
 product of ten rows reads memory at a fraction of its speed; oneDNN's own blocked layout comes much closer (5 ms instead
 of 14 for T5-small's vocabulary). Scoring multiplies many rows and is bound by arithmetic; there oneDNN is faster too,
-in float32 more than twice on AMD's processors with AVX-512, which PyTorch's own product does not use. The packed copies
-take as much memory as the weights they copy and are kept with the model, in a weak dictionary.
+in float32 more than twice on AMD's processors with AVX-512, which PyTorch's own product does not use. Copies take as
+much memory as the weights they copy, once for scoring and once for decoding, which joins layers; they are kept with
+the model, in a weak dictionary.
 
 What the LoRAs of all decoders read is packed with the layers they are at; what they add to the layers' outputs is a
 packed product that also sums (`packed_outer`).
@@ -93,20 +94,34 @@ def packed(model: "PolyReplyModel", layers: Sequence[Any], *, for_decoding: bool
     """Use packed weights in these linear layers while the block lasts, if that helps."""
     layers = [layer for layer in layers if type(layer) in _LINEAR and can_pack([layer])]
     forwards = [packed_linear(model, [layer], for_decoding=for_decoding) for layer in layers]
+    before = [vars(layer).get("forward") for layer in layers]
     for layer, forward in zip(layers, forwards, strict=True):
         layer.forward = forward
     try:
         yield
     finally:
-        for layer in layers:
-            del layer.forward  # the method of the class is visible again
+        for layer, forward in zip(layers, before, strict=True):
+            if forward is None:
+                del layer.forward  # the method of the class is visible again
+            else:
+                layer.forward = forward
 
 
 def scoring_layers(model: "PolyReplyModel") -> list[Any]:
-    """The linear layers that scoring calls; of a sharded model only the vocabulary's, which is whole."""
+    """The linear layers that scoring calls; of a sharded model only the vocabulary's, which is whole.
+
+    Under autocast those whose weights are of another type than it computes in are left out: packed, they would be
+    multiplied in their own. That is what the vocabulary is to be, for exact logits.
+    """
     if model.sharded is not None:
         return [model.vocabulary]
-    return [layer for layer in model.modules() if type(layer) in _LINEAR]
+    kind = model.device.type
+    computed = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+    return [
+        layer
+        for layer in model.modules()
+        if type(layer) in _LINEAR and (layer is model.vocabulary or computed in (None, layer.weight.dtype))
+    ]
 
 
 def encoder_layers(model: "PolyReplyModel") -> list[Any]:

@@ -210,8 +210,17 @@ def token_nll(
     states_PD, target_P = states_RTD[mask_RT], target_RT[mask_RT]
     nll_P = torch.zeros(len(states_PD), dtype=_wide_type(states_PD.dtype), device=states_PD.device)
     for piece, segments in _pieces(model, rows, mask_RT, limits or Limits()):
-        nll_P[piece] = _nll(model.logits(states_PD[piece], segments), target_P[piece])
+        nll_P[piece] = _nll(_exact_logits(model, states_PD[piece], segments), target_P[piece])
     return _scatter(nll_P, mask_RT)
+
+
+def _exact_logits(model: PolyReplyModel, states_PD: Tensor, segments: Sequence[tuple[int, int, int]]) -> Tensor:
+    """Logits in the type of the vocabulary's weights, which autocast would round: those of 20 to eighths."""
+    kind, dtype = states_PD.device.type, model.vocabulary.weight.dtype
+    if not torch.is_autocast_enabled(kind) or dtype == torch.get_autocast_dtype(kind):
+        return model.logits(states_PD, segments)
+    with torch.autocast(kind, enabled=False):
+        return model.logits(states_PD.to(dtype), segments)
 
 
 def backward_nll(

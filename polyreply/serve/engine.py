@@ -1,8 +1,9 @@
 """The engine: one thread that owns the model, and requests from the event loop's thread.
 
-Requests wait in one queue, first come, first served. Before each step the thread lets waiting jobs join the running
-batch, as many as there is room for. Ways to decode that are not continuous (beam search, sampling of the single-decoder
-model, MBR) run between two steps, one at a time, because a model routes one batch at a time.
+Requests wait in one queue, first come, first served. Before a step the thread lets waiting jobs join the running
+batch, as many as there is room for; a few beside many wait up to four steps for others to be read with. Ways to decode
+that are not continuous (beam search, sampling of the single-decoder model, MBR) run between two steps, one at a time,
+because a model routes one batch at a time.
 
 A request ends by its last token, by a failure, at its time limit, or because its client went away.
 """
@@ -201,7 +202,8 @@ class Engine:
         """Take jobs from the front of the queue while there is room, up to the first work of another kind."""
         admitted: list[Job] = []
         with_work: Ask | None = None
-        if self._waiting and len(self._waiting) < _GROUP * len(self._running) and self._steps_waited < _MOST_WAITED:
+        few = 0 < len(self._waiting) < _GROUP * len(self._running)
+        if few and self._waiting[0][0].jobs and self._steps_waited < _MOST_WAITED:
             self._steps_waited += 1
             return admitted, with_work
         self._steps_waited = 0

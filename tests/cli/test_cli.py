@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 from polyreply import __version__
 from polyreply.cli import main
-from polyreply.cli.bench import BENCHES
+from polyreply.cli.bench import _SHORTER, BENCHES
 
 EXTENDING = Path(__file__).parents[2] / "docs" / "extending.md"
 COMMANDS = [
@@ -84,6 +85,7 @@ def test_an_installed_package_can_add_a_command(tmp_path, write_rows, polyreply)
 
 
 def test_bench_all_runs_every_benchmark_without_a_model(monkeypatch):
+    assert all(set(own) <= set(signature(BENCHES[name][1]).parameters) for name, own in _SHORTER.items())
     for name in BENCHES:
         monkeypatch.setitem(BENCHES, name, (name, lambda notify, name=name, **options: {f"{name}.options": options}))
     result = CliRunner().invoke(main.app, ["bench", "all", "--json"])

@@ -362,5 +362,7 @@ def test_an_interrupted_run_leaves_no_output_folder(tmp_path, write_rows, how):
     assert not (tmp_path / "out").exists()
     if how != signal.SIGKILL:
         assert not list(tmp_path.glob(".out.*"))
+    if how == signal.SIGTERM:
+        assert process.returncode == 143 and b"interrupted" not in errors
     if how == signal.SIGINT:
         assert process.returncode == 130 and b"interrupted" in errors

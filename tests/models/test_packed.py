@@ -75,3 +75,15 @@ def test_layers_are_as_before_after_the_block(model):
         torch.testing.assert_close(layer(x), expected)
         assert "forward" in vars(layer)
     assert "forward" not in vars(layer)
+
+
+@torch.no_grad()
+def test_a_block_within_a_block_changes_nothing(model):
+    layer, x = model.vocabulary, torch.randn(3, model.model_size)
+    expected = layer(x)
+    with packed(model, [layer]):
+        with packed(model, [layer]):
+            torch.testing.assert_close(layer(x), expected)
+        assert "forward" in vars(layer)
+        torch.testing.assert_close(layer(x), expected)
+    assert "forward" not in vars(layer)

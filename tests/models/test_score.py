@@ -11,6 +11,7 @@ from transformers.pytorch_utils import Conv1D
 
 from polyreply.models import packed
 from polyreply.models.score import _CHUNK_COST, Limits, Samples, backward_nll, chunks, nll_NK
+from polyreply.precision import computing_in
 
 IDS = [f"{name}-{'-'.join(map(str, settings.values()))}" for name, settings in tiny.VARIANTS]
 SMALL = Limits(max_tokens=20, max_logits=3 * tiny.VOCABULARY)
@@ -220,3 +221,16 @@ def test_packed_weights_change_nothing_and_are_used_in_all_layers(name, monkeypa
     assert used == {id(layer) for layer in layers}
     torch.testing.assert_close(nll_NK(model, samples), expected)
     assert not any("forward" in vars(layer) for layer in layers)
+
+
+@pytest.mark.parametrize("name, settings", [("gpt2", {}), ("t5", {"architecture": "multi-decoder"}), ("llama", {})])
+def test_autocast_decides_the_type_of_all_products_but_the_logits(name, settings):
+    model, found = tiny.model(name, **settings, dtype=torch.float32), {}
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear | Conv1D)]
+    nll_NK(model, tiny.samples())  # packed in float32, which must not be used below
+    with computing_in(torch.bfloat16, model, model.device, exact=[model.vocabulary]):
+        for layer in layers:
+            layer.register_forward_hook(lambda layer, inputs, output: found.update({layer: output.dtype}))
+        nll_NK(model, tiny.samples())
+    assert found.pop(model.vocabulary) == torch.float32
+    assert len(found) > 2 and set(found.values()) == {torch.bfloat16}

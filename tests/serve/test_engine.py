@@ -28,3 +28,6 @@ def test_a_single_newcomer_waits_for_others_but_not_long(folder):
     assert engine._admit()[0] == [second]
     several = [arrive(), arrive(), arrive()]
     assert engine._admit()[0] == several
+    beam = Ask(works=[lambda model: None])  # reads its context by itself, so it has nobody to wait for
+    engine._waiting.append((beam, 0))
+    assert engine._admit() == ([], beam)
