@@ -4,6 +4,7 @@
 texts of users reach no log through it.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -80,16 +81,38 @@ def add_error_answers(app: FastAPI) -> None:
         app.add_exception_handler(exception, handler)
 
 
+_BRANCH = re.compile(r"[a-z-]+\[.*\]", re.DOTALL)
+"""How Pydantic names a branch of a union in the location of a problem: `list[TextPart]`."""
+
+
 def validation_error(problems: Sequence[Mapping[str, Any]]) -> ApiError:
     """400 for a body that does not fit its model: the first problem, and how many more there are."""
-    first = problems[0]
-    place = ".".join(str(part)[:64] for part in first["loc"][1:])
+    problems = [one for one in problems if not _is_of_another_type(one)] or problems[:1]
+    first, kind = problems[0], problems[0]["type"]
+    if kind == "json_invalid":
+        message = f"the body is not valid JSON: {first['ctx']['error']}, at character {first['loc'][-1]}"
+        return ApiError(400, message, code="invalid_json")
+    if len(first["loc"]) == 1 and kind != "value_error":
+        return ApiError(400, "expected a JSON object as the body, with the header Content-Type: application/json")
+    unknown = kind == "extra_forbidden"
+    place = ".".join(str(part)[:64] for part in _fields(first["loc"], unknown))
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    unknown = first["type"] == "extra_forbidden"
     said = "this parameter is not supported; remove it" if unknown else str(first["msg"])
-    code = "unsupported_parameter" if unknown else "invalid_json" if first["type"] == "json_invalid" else None
+    code = "unsupported_parameter" if unknown else None
     message = printable(f"{place}: {said}{more}" if place else f"{said}{more}")
     return ApiError(400, message, param=printable(place) or None, code=code)
+
+
+def _is_of_another_type(problem: Mapping[str, Any]) -> bool:
+    """Whether a value only is not of the type of one branch of a union; the problems of another branch say more."""
+    return problem["type"].endswith("_type") and _BRANCH.fullmatch(str(problem["loc"][-1])) is not None
+
+
+def _fields(location: Sequence[Any], is_named_by_client: bool) -> list[Any]:
+    """The fields and places on the way to a problem, without branches of unions; the client may have named the last."""
+    named = location[-1:] if is_named_by_client else ()
+    passed = location[1 : len(location) - len(named)]
+    return [*(part for part in passed if not _BRANCH.fullmatch(str(part))), *named]
 
 
 def _encodable(text: str) -> str:

@@ -13,6 +13,7 @@ from servers import serving
 from polyreply.reply import PolyReply
 
 K = 10
+IMAGE = {"type": "image_url", "image_url": {"url": "https://a.example/b.png"}}
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": SENTENCES[0]}]}
 
 
@@ -176,8 +177,12 @@ def test_neutral_values_are_accepted(client):
         ({"max_tokens": 100_000}, openai.BadRequestError, "max_tokens"),
         ({"max_tokens": 3, "max_completion_tokens": 3}, openai.BadRequestError, "max_tokens"),
         ({"stop": ""}, openai.BadRequestError, "stop"),
+        ({"stop": ["a"] * 5}, openai.BadRequestError, "stop"),
+        ({"stop": ["a", 1]}, openai.BadRequestError, "stop.1"),
         ({"messages": []}, openai.BadRequestError, "messages"),
         ({"messages": [{"role": "user", "content": "  "}]}, openai.BadRequestError, "messages.0.content"),
+        ({"messages": [{"role": "user", "content": 5}]}, openai.BadRequestError, "messages.0.content"),
+        ({"messages": [{"role": "user", "content": [IMAGE]}]}, openai.BadRequestError, "messages.0.content.0.type"),
         ({"messages": [{"role": "assistant", "content": "a"}]}, openai.BadRequestError, "messages"),
         ({"messages": [{"role": "user", "content": "long " * 10_000}]}, openai.BadRequestError, "messages"),
         ({"messages": [{"role": "user", "content": "long " * 900}]}, openai.BadRequestError, "messages"),

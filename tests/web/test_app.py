@@ -63,6 +63,9 @@ def test_every_answer_has_strict_headers_and_an_id(server):
     ("content", "status", "fact"),
     [
         (b"{", 400, "JSON"),
+        (b'{"text": "a"', 400, "character 12"),
+        (b"", 400, "JSON object"),
+        (b"[]", 400, "JSON object"),
         (b'{"text": 1}', 400, "text"),
         (b'{"text": "a", "more": 1}', 400, "not supported"),
         (b'{"text": "' + b"a" * 1000 + b'"}', 413, "1000"),
@@ -77,6 +80,12 @@ def test_bad_bodies_are_errors_of_one_shape(server, content, status, fact):
     answer = httpx2.post(server.url + "/echo", content=content, headers={"content-type": "application/json"})
     error = answer.json()["error"]
     assert answer.status_code == status and error["type"] == "invalid_request_error" and fact in error["message"]
+    assert error["param"] in (None, "text", "more", "\ufffd")  # a field of the body, if any
+
+
+def test_a_body_that_is_not_sent_as_json_is_told_how_to(server):
+    answer = httpx2.post(server.url + "/echo", data={"text": "a"})  # as curl sends without a header
+    assert answer.status_code == 400 and "Content-Type: application/json" in answer.json()["error"]["message"]
 
 
 def test_other_hosts_other_methods_and_failures(server):
