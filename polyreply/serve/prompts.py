@@ -111,7 +111,7 @@ class Prompts:
         """The options of sampling; none if decoding is greedy."""
         given: GenerationOptions = {"top_p": top_p, **more}  # type: ignore[typeddict-item]
         if temperature is not None and temperature >= _LEAST_TEMPERATURE:
-            return {**given, "do_sample": True, "temperature": temperature, "top_k": 0}
+            return {**given, "do_sample": True, "temperature": temperature, "top_k": given.get("top_k") or 0}
         if idle := [name for name, value in given.items() if value not in (None, 1, 1.0)]:
             raise ApiError(400, f"{idle[0]} has no effect without a temperature above 0; set one", param=idle[0])
         return {}

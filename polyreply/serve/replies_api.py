@@ -52,7 +52,7 @@ async def _continuous(
     if body.k is not None and body.k > num_decoders:
         raise ApiError(400, f"k must be at most {num_decoders}, the model's number of decoders", param="k")
     decoders = list(range(body.k or num_decoders)) if body.decoders is None else prompts.named_decoders(body.decoders)
-    options = prompts.sampling(body.temperature, body.top_p, min_p=body.min_p)
+    options = prompts.sampling(body.temperature, body.top_p, top_k=body.top_k, min_p=body.min_p)
     jobs = []
     for place, turns in enumerate(contexts):
         context_S = prompts.encode(turns, param=f"contexts.{place}")
@@ -93,6 +93,7 @@ async def _one_by_one(
     k = default if body.k is None else body.k
     options: GenerationOptions = {
         "top_p": body.top_p,
+        "top_k": body.top_k,
         "min_p": body.min_p,
         "samples": body.samples,
         "beta": body.beta,

@@ -166,7 +166,7 @@ class RepliesRequest(_Request):
         description="Messages, or conversations: lists of turns, oldest first."
     )
     model: Text | None = Field(None, description="The model's name; the server has one, so it may be left out.")
-    decode: Literal["decoders", "mbr", "beam", "nucleus", "min-p", "diverse-beam"] = Field(
+    decode: Literal["decoders", "mbr", "beam", "nucleus", "top-k", "min-p", "diverse-beam"] = Field(
         "decoders", description="The way to decode. All but decoders and mbr use the single-decoder model."
     )
     k: Annotated[int, Field(ge=1)] | None = Field(
@@ -179,6 +179,7 @@ class RepliesRequest(_Request):
         None, description="With decode decoders: above 0, sample."
     )
     top_p: Annotated[float, Field(gt=0, le=1)] | None = Field(None, description="With a temperature, nucleus or mbr.")
+    top_k: Annotated[int, Field(ge=1)] | None = Field(None, description="With a temperature, or top-k.")
     min_p: Annotated[float, Field(gt=0, le=1)] | None = Field(None, description="With a temperature, or min-p.")
     samples: Annotated[int, Field(ge=1, le=64)] | None = Field(None, description="mbr: samples for each reply.")
     beta: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(

@@ -8,6 +8,7 @@ import pytest
 from pair import SENTENCES
 from servers import browsing, serving
 
+from polyreply.decoding.generate import WAYS
 from polyreply.reply import PolyReply
 from polyreply.web.keys import Keys, add_key
 
@@ -17,7 +18,9 @@ CHAT = {"model": "tiny", "messages": [{"role": "user", "content": SENTENCES[1]}]
 def test_replies_of_every_way_are_those_of_the_library(server, folder):
     model = PolyReply.from_pretrained(folder, dtype="float64")
     contexts = [SENTENCES[0], [SENTENCES[1], SENTENCES[2]]]
-    for decode in ("decoders", "mbr", "beam", "nucleus", "min-p", "diverse-beam"):
+    ways = httpx2.get(f"{server.url}/v1/models/tiny").json()["decode"]
+    assert set(ways) == set(WAYS)
+    for decode in ways:
         answer = httpx2.post(
             f"{server.url}/v1/replies", json={"contexts": contexts, "decode": decode, "k": 2, "seed": 3}, timeout=120
         ).json()
@@ -38,6 +41,8 @@ def test_replies_of_every_way_are_those_of_the_library(server, folder):
         ({"decode": "beam", "decoders": [0]}, "decoders"),
         ({"decode": "beam", "temperature": 1.0}, "temperature"),
         ({"decode": "beam", "top_p": 0.5}, None),
+        ({"decode": "nucleus", "top_k": 5}, None),
+        ({"top_k": 5}, "top_k"),
         ({"decode": "decoders", "samples": 3}, "samples"),
         ({"decode": "unheard"}, "decode"),
         ({"decode": "nucleus", "k": 4000}, "k"),
@@ -50,6 +55,16 @@ def test_replies_of_every_way_are_those_of_the_library(server, folder):
 def test_replies_that_cannot_be_given(server, change, param):
     answer = httpx2.post(f"{server.url}/v1/replies", json={"contexts": ["Hello"], **change})
     assert answer.status_code in (400, 404) and answer.json()["error"]["param"] == param
+
+
+def test_top_k_limits_what_is_sampled_from(server, folder):
+    model = PolyReply.from_pretrained(folder, dtype="float64")
+    sampled = {"decode": "decoders", "seed": 3, "temperature": 1.5, "top_k": 2}
+    for options, given in ((sampled, {"do_sample": True}), ({"decode": "top-k", "seed": 3, "top_k": 2}, {})):
+        body = {"contexts": [SENTENCES[0]], "k": 4, **options}
+        replies = httpx2.post(f"{server.url}/v1/replies", json=body).json()["results"][0]["replies"]
+        expected = model.reply(SENTENCES[0], k=4, **options, **given)
+        assert [reply["text"] for reply in replies] == [reply.text for reply in expected]
 
 
 def test_choice_of_decoders_and_of_the_most_different(server, folder):
