@@ -4,6 +4,7 @@ A field that a request has and that is not here is an error. Fields that clients
 (`NEUTRAL`) are accepted with that value.
 """
 
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -14,7 +15,7 @@ MAX_STOPS, MAX_ALTERNATIVES, MAX_MESSAGES = 4, 20, 1000
 _ANY_TEXT = "a text"
 NEUTRAL: dict[str, tuple[Any, ...] | str] = {
     "audio": (),
-    "best_of": (),
+    "best_of": (1,),
     "echo": (False,),
     "frequency_penalty": (0,),
     "function_call": ("none", "auto"),
@@ -56,7 +57,7 @@ def _drop_neutral(data: Any) -> Any:
         value, allowed = data[name], NEUTRAL[name]
         is_neutral = isinstance(value, str) if isinstance(allowed, str) else any(value == one for one in allowed)
         if value is not None and not is_neutral:
-            known = allowed if isinstance(allowed, str) else ", ".join(map(repr, (*allowed, None)))
+            known = allowed if isinstance(allowed, str) else ", ".join(map(json.dumps, (*allowed, None)))
             message = f"{name} is not supported: expected {known}, or no such field"
             raise ApiError(400, message, param=name, code="unsupported_parameter")
     return {name: value for name, value in data.items() if name not in NEUTRAL}

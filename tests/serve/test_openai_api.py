@@ -158,6 +158,14 @@ def test_neutral_values_are_accepted(client):
     more = {"response_format": {"type": "text"}, "service_tier": "auto", "store": False, "modalities": ["text"]}
     answer = client.chat.completions.create(**ASK, **neutral, **more, max_completion_tokens=3, parallel_tool_calls=True)
     assert answer.choices[0].message.content is not None
+    plain = client.completions.create(model="tiny", prompt=SENTENCES[0], best_of=1, echo=False, suffix="", max_tokens=3)
+    assert len(plain.choices) == 1
+
+
+def test_the_values_that_are_accepted_are_named_in_json(client):
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(**ASK, response_format={"type": "json_object"})
+    assert '{"type": "text"}, null' in refused.value.body["message"]
 
 
 @pytest.mark.parametrize(
