@@ -130,3 +130,14 @@ def test_themes_names_and_a_map_that_keeps_distances(browser, server):
             }"""
         )
         assert found[:2] == [0, 1] and found[2] == pytest.approx(1 - 2 * 3 / 10) and found[3] < 1e-6
+
+
+def test_the_reference_does_not_break_words_on_a_phone(browser, server):
+    with page_of(browser, server.url + "/docs", width=390, height=844) as page:
+        page.wait_for_selector("section table")
+        lines = """all => all.map((one) => {
+          const range = document.createRange();
+          range.selectNodeContents(one);
+          return range.getClientRects().length;
+        })"""
+        assert set(page.eval_on_selector_all("td:first-child", lines)) == {1}
