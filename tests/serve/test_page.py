@@ -6,6 +6,21 @@ from servers import browsing, page_of
 from polyreply.reply import PolyReply
 
 MESSAGE = "Do you like dogs?"
+CONTRASTS = """(selector) => {
+  const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+  const luminance = (...colours) => {  // of colours that are painted on each other
+    for (const colour of colours) { canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); }
+    const parts = [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3).map((part) => part / 255);
+    const [r, g, b] = parts.map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  return [...document.querySelectorAll(selector)].map((one) => {
+    const grounds = [];
+    for (let above = one; above; above = above.parentElement) grounds.unshift(getComputedStyle(above).backgroundColor);
+    const [ground, text] = [luminance(...grounds), luminance(...grounds, getComputedStyle(one).color)];
+    return (Math.max(ground, text) + 0.05) / (Math.min(ground, text) + 0.05);
+  });
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +117,20 @@ def test_markup_stays_text_and_errors_are_shown(browser, server):
         page.wait_for_selector("#alert:not([hidden])")
         assert "the <i>queue</i> is full" in page.inner_text("#alert")
         assert page.input_value("#message") == "Hello"  # nothing that was typed is lost
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_every_text_has_contrast(browser, server, dark):
+    with page_of(browser, server.url, dark=dark) as page:
+        page.wait_for_selector("#model:has-text('10 decoders')")
+        ask(page)
+        page.eval_on_selector_all(
+            "#decoders .card", "all => all.slice(0, 2).forEach((one, i) => one.classList.add(`c${10 + i}`))"
+        )
+        found = page.evaluate(
+            CONTRASTS, ".number, .manner, .text, .likely span:last-child, .turn, .hint, .model, .top nav *"
+        )
+        assert len(found) > 40 and min(found) >= 4.5
 
 
 def test_themes_names_and_a_map_that_keeps_distances(browser, server):
