@@ -133,6 +133,18 @@ def test_every_text_has_contrast(browser, server, dark):
         assert len(found) > 40 and min(found) >= 4.5
 
 
+def test_readers_of_a_screen_hear_who_spoke_and_the_map_shows_the_focus(browser, server):
+    with page_of(browser, server.url) as page:
+        page.wait_for_selector("#model:has-text('10 decoders')")
+        ask(page)
+        assert page.locator("#points .found text").all_text_contents() == ["1"]
+        page.keyboard.press("2")
+        names = [turn.get_attribute("aria-label") for turn in page.locator(".turn").all()]
+        assert names[0] == f"You: {MESSAGE}" and names[1].startswith("Reply: ")
+        page.fill("#message", "שלום")
+        assert page.eval_on_selector("#message", "one => one.matches(':dir(rtl)')")
+
+
 def test_themes_names_and_a_map_that_keeps_distances(browser, server):
     ground = "getComputedStyle(document.body).backgroundColor"
     with page_of(browser, server.url) as page:

@@ -47,6 +47,7 @@ function complain(error) {
 function addTurn(text, reply = null) {
   const turn = element("li", reply ? `turn reply ${colour(reply)}` : "turn user", text);
   turn.dir = "auto";
+  turn.setAttribute("aria-label", `${reply ? "Reply" : "You"}: ${text}`);
   state.turns.push(text);
   byId("turns").append(turn);
 }
@@ -284,6 +285,7 @@ function dot(card, [x, y]) {
   group.addEventListener("pointerenter", () => highlight(card, true));
   group.addEventListener("pointerleave", () => highlight(card, false));
   group.addEventListener("click", () => card.chooseNode.focus());
+  group.classList.toggle("found", card.node.classList.contains("found"));
   card.dot = group;
   return group;
 }
