@@ -1,9 +1,10 @@
 """The page in a real browser, against a real server."""
 
 import pytest
-from servers import browsing, page_of
+from servers import browsing, page_of, serving
 
 from polyreply.reply import PolyReply
+from polyreply.web.keys import add_key
 
 MESSAGE = "Do you like dogs?"
 CONTRASTS = """(selector) => {
@@ -117,6 +118,54 @@ def test_markup_stays_text_and_errors_are_shown(browser, server):
         page.wait_for_selector("#alert:not([hidden])")
         assert "the <i>queue</i> is full" in page.inner_text("#alert")
         assert page.input_value("#message") == "Hello"  # nothing that was typed is lost
+        assert page.is_visible("#welcome")  # no message was answered yet
+
+
+def test_what_fails_is_said_and_can_be_tried_again(browser, server):
+    page = browser.new_page()
+    page.goto(server.url)
+    page.wait_for_selector("#model:has-text('10 decoders')")
+    full = '{"error": {"message": "too many requests wait"}}'
+    page.route("**/v1/replies", lambda route: route.fulfill(status=429, body=full))
+    page.check("#with-beam")
+    ask(page)
+    page.wait_for_selector("#alert:has-text('too many requests wait')")
+    assert page.locator("#beam .card").count() == 0 and page.locator("#legend li").count() == 1
+    page.unroute("**/v1/replies")
+    page.uncheck("#with-beam")
+    page.check("#with-beam")
+    wait(page.locator("#beam .bar").nth(9))
+    assert page.is_hidden("#alert") and page.locator("#legend li").count() == 2
+    page.route("**/v1/chat/completions", lambda route: route.abort())
+    lines = "\n".join("four")
+    page.fill("#message", lines)
+    height = page.locator("#message").bounding_box()["height"]
+    page.press("#message", "Enter")
+    page.wait_for_selector("#alert:has-text('cannot be reached')")
+    assert page.input_value("#message") == lines and page.locator("#message").bounding_box()["height"] == height
+    page.close()
+
+
+def test_a_server_that_needs_a_key_asks_until_it_knows_it(browser, folder, tmp_path):
+    key = add_key(tmp_path / "keys", "ann")
+    with serving("serve", folder, "--port", 0, "--name", "tiny", "--keys", tmp_path / "keys") as server:
+        page = browser.new_page()
+        page.goto(server.url)
+        page.wait_for_selector("#key-dialog[open]")
+        assert page.is_hidden("#key-problem")
+        page.fill("#key", "wrong")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#key-problem:not([hidden])")
+        page.keyboard.press("Escape")
+        page.fill("#message", MESSAGE)
+        page.press("#message", "Enter")  # it cannot be sent yet, and is not lost
+        page.wait_for_selector("#key-dialog[open]")
+        page.fill("#key", key)
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#model:has-text('10 decoders')")
+        page.press("#message", "Enter")
+        wait(page.locator("#status", has_text="Most likely"))
+        page.close()
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -13,12 +13,25 @@ export function setKey(key) {
   sessionStorage.setItem(KEY, key);
 }
 
+export function hasKey() {
+  return Boolean(sessionStorage.getItem(KEY));
+}
+
+// Browsers report a lost connection as a TypeError, each with words of its own.
+async function connected(promise) {
+  try {
+    return await promise;
+  } catch (error) {
+    throw error instanceof TypeError ? new ApiError(0, "the server cannot be reached") : error;
+  }
+}
+
 async function call(path, body, signal) {
   const headers = { "Content-Type": "application/json" };
   const key = sessionStorage.getItem(KEY);
   if (key) headers.Authorization = `Bearer ${key}`;
   const options = body ? { method: "POST", body: JSON.stringify(body) } : {};
-  const answer = await fetch(path, { headers, signal, ...options });
+  const answer = await connected(fetch(path, { headers, signal, ...options }));
   if (answer.ok) return answer;
   let message = `the server answered with status ${answer.status}`;
   try {
@@ -46,7 +59,7 @@ export async function* completion(model, turns, n, signal) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let pending = "";
   for (;;) {
-    const { done, value } = await reader.read();
+    const { done, value } = await connected(reader.read());
     if (done) throw new ApiError(0, "the connection ended before the replies did");
     const events = (pending + value).split("\n\n");
     pending = events.pop();

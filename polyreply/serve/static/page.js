@@ -1,7 +1,7 @@
 // The page: a conversation in which every message gets K replies, one of which continues it.
 // Text of the model and of people is only ever set as textContent.
 
-import { ApiError, completion, replies as fetchReplies, servedModel, setKey } from "./api.js";
+import { ApiError, completion, hasKey, replies as fetchReplies, servedModel, setKey } from "./api.js";
 import { distances, layout, meanDistance } from "./difference.js";
 
 const EXAMPLES = ["I finally passed my driving test!", "Do you want to have dinner on Friday?", "My cat ignores me.", "What should I read next?"];
@@ -94,7 +94,9 @@ function failed(error) {
   state.replies = [];
   const text = state.turns.pop();
   byId("turns").lastElementChild?.remove();
+  byId("welcome").hidden = state.turns.length > 0;
   byId("message").value ||= text;
+  resize();
   complain(error);
   byId("message").focus();
   if (error instanceof ApiError && error.status === 401) askForKey();
@@ -144,6 +146,7 @@ function restart() {
   for (const id of ["columns", "map", "alert"]) byId(id).hidden = true;
   byId("welcome").hidden = false;
   byId("message").value = "";
+  resize();
   byId("message").focus();
   say("New conversation.");
 }
@@ -245,6 +248,7 @@ async function addCompared(way) {
     makeCard({ place, decoder: null, manner: REPLY_OF[way], group: way }),
   );
   state.compared[way] = cards;
+  complain(null);
   byId(way).replaceChildren(...cards.map((card) => card.node));
   try {
     const found = await fetchReplies(state.model.id, state.turns, way, number, state.abort.signal);
@@ -254,7 +258,10 @@ async function addCompared(way) {
       end(cards[place], one.logprob);
     });
   } catch (error) {
-    if (!state.abort.signal.aborted) complain(error);
+    if (state.compared[way] !== cards) return;
+    state.compared[way] = [];
+    byId(way).replaceChildren();
+    complain(error);
   }
 }
 
@@ -270,7 +277,8 @@ function drawMap() {
   const points = layout(distances(shown.map((card) => card.text)), 240, 190, 8);
   const dots = shown.map((card, i) => dot(card, points[i]));
   byId("points").replaceChildren(svg("rect", { class: "frame", width: 240, height: 190, rx: 8 }), ...dots);
-  const means = groups.map((group) => [group, meanDistance(cardsOf(group).filter((c) => c.text).map((c) => c.text))]);
+  const texts = groups.map((group) => [group, shown.filter((card) => card.group === group).map((card) => card.text)]);
+  const means = texts.filter(([, some]) => some.length > 1).map(([group, some]) => [group, meanDistance(some)]);
   byId("legend").replaceChildren(...means.map(([group, mean]) => legendRow(group, mean)));
   const said = means.map(([group, mean]) => `${WAYS[group] || "decoders"} ${mean.toFixed(2)}`).join(", ");
   byId("points").setAttribute("aria-label", `Map of ${shown.length} replies; mean distance, from 0 to 1: ${said}`);
@@ -347,7 +355,9 @@ function setTheme(theme) {
 }
 
 function askForKey() {
+  byId("key-problem").hidden = !hasKey();
   byId("key-dialog").showModal();
+  byId("key").select();
 }
 
 async function connect() {
@@ -374,8 +384,9 @@ function resize() {
 }
 
 function start() {
-  byId("composer").addEventListener("submit", (event) => {
+  byId("composer").addEventListener("submit", async (event) => {
     event.preventDefault();
+    if (!state.model) await connect();
     const text = byId("message").value.trim();
     if (!text || !state.model) return;
     byId("message").value = "";
@@ -404,7 +415,10 @@ function start() {
       const item = element("li");
       const button = element("button", "", text);
       button.type = "button";
-      button.addEventListener("click", () => state.model && send(text));
+      button.addEventListener("click", async () => {
+        if (!state.model) await connect();
+        if (state.model) send(text);
+      });
       item.append(button);
       return item;
     }),
