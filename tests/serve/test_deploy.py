@@ -15,6 +15,8 @@ import yaml
 from servers import ServerProcess
 
 from polyreply.cli.main import app
+from polyreply.models.gguf_file import INSTALL_SMOLLM
+from polyreply.models.shipped import SMOLLM2_10
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "docs" / "serving"
@@ -92,6 +94,13 @@ def test_the_dockerfile_names_what_exists():
     check_options(command)
     assert command[command.index("--port") + 1] == given("EXPOSE")[0]
     assert all((ROOT / rest.split()[0]).exists() for rest in given("COPY") if not rest.startswith("--"))
+
+
+def test_the_guides_install_the_model_that_their_example_asks_for():
+    guide, readme = ((ROOT / name).read_text() for name in ("docs/serving.md", "README.md"))
+    assert re.findall(r'model="(.*?)"', guide) == [SMOLLM2_10]
+    commands = f"pip install 'polyreply[serve,smollm]'\n{INSTALL_SMOLLM}\npolyreply serve\n"
+    assert commands in guide and commands in readme
 
 
 @pytest.mark.slow
