@@ -5,6 +5,7 @@ import json
 import pytest
 
 from polyreply.bench import precision
+from polyreply.errors import DataError
 
 
 @pytest.fixture
@@ -27,6 +28,13 @@ def test_float32_is_compared_with_the_other_types(data, monkeypatch):
         assert 0 < figures[f"precision.{dtype}.same_replies"] <= 1
         difference = figures[f"precision.{dtype}.dist2"] - figures["precision.float32.dist2"]
         assert figures[f"precision.{dtype}.dist2.difference"] == pytest.approx(difference)
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_a_missing_split_is_reported_before_any_work(data, split):
+    (data / f"{split}.jsonl").unlink()
+    with pytest.raises(DataError, match=f"expected a (test or )?{split} split"):
+        precision.bench_precision("no model is loaded", data, lambda *_: None)
 
 
 def test_a_type_does_not_differ_from_itself(data, monkeypatch):
