@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Unpack, overload
 
@@ -13,6 +14,7 @@ from polyreply.data.context_format import ContextFormat, encode_contexts, invoca
 from polyreply.data.dialogue import Dialogue
 from polyreply.data.tokenizer import load_tokenizer
 from polyreply.decoding.generate import GenerationOptions, check_request, way_of
+from polyreply.decoding.settings import Decoding
 from polyreply.errors import ModelFolderError, PolyReplyError
 from polyreply.files import check_new_folder, new_folder
 from polyreply.models.backbones import Dtype, backbone_tokenizer, load_backbone, quietly
@@ -184,6 +186,7 @@ class PolyReply:
         min_new_tokens: int | None = None,
         no_repeat_ngram_size: int | None = None,
         repetition_penalty: float | None = None,
+        guidance_scale: float | None = None,
         do_sample: bool | None = None,
         temperature: float | None = None,
         top_k: int | None = None,
@@ -209,6 +212,7 @@ class PolyReply:
             "min_new_tokens": min_new_tokens,
             "no_repeat_ngram_size": no_repeat_ngram_size,
             "repetition_penalty": repetition_penalty,
+            "guidance_scale": guidance_scale,
             "do_sample": do_sample,
             "temperature": temperature,
             "top_k": top_k,
@@ -220,7 +224,7 @@ class PolyReply:
             "diversity_penalty": diversity_penalty,
             "generation_config": generation_config,
         }
-        decoding = check_request(self.model, decode, k, seed, options, eos=self.tokenizer.eos_token_id)
+        decoding = self.check_request(decode, k, seed, options)
         contexts = [_turns(one) for one in (context if isinstance(context, list) else [context])]
         replies: list[list[Reply]] = []
         for begin in range(0, len(contexts), batch_size):
@@ -232,6 +236,19 @@ class PolyReply:
                 pairs = zip(responses, texts, strict=True)
                 replies.append(_pick([Reply(one.decoder, text.strip(), one.logprob) for one, text in pairs], m))
         return replies if isinstance(context, list) else replies[0]
+
+    def check_request(
+        self, decode: str = "decoders", k: int | None = None, seed: int = 0, options: GenerationOptions | None = None
+    ) -> Decoding:
+        """Check a request before any work; what the model's generation config leaves open comes from the tokenizer."""
+        eos = self.tokenizer.eos_token_id
+        return check_request(self.model, decode, k, seed, options, eos=eos, empty_context=self._empty_context)
+
+    @cached_property
+    def _empty_context(self) -> list[int]:
+        """The tokens of a context in which nothing is said."""
+        (ids,), _ = encode_contexts(self.tokenizer, [("",)], self.model.config.format())
+        return [int(token) for token in ids]
 
     def _encode(self, contexts: list[tuple[str, ...]]) -> tuple[torch.Tensor, torch.Tensor]:
         """Token ids and mask of a batch, padded on the right."""

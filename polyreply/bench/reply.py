@@ -3,7 +3,8 @@
 - T5-small's sizes: against K calls of `generate`, beam search and nucleus sampling, with replies of natural lengths,
   forced in the same way.
 - The shipped `smollm2-10`, where its backbone is installed: ten trained LoRAs against ten samples of the backbone by
-  `generate`, and against ten samples that share one prefilled cache; every reply has the same number of tokens.
+  `generate`, and against ten samples that share one prefilled cache; every reply has the same number of tokens. Ours
+  is without the guidance that the model has by default, and with it (`guided`).
 
 All use the same weights, threads and attention kernel. Where the processor is faster in bfloat16, all is measured in
 both types. Of sixteen messages the two slowest ways are measured once.
@@ -82,15 +83,19 @@ def _against_ours(name: str, suffix: str, seconds: dict[str, Measured]) -> dict[
 def _smollm2_ways(dtype: torch.dtype | str) -> dict[str, Callable[[], Any]]:
     """Ten replies of `TOKENS` tokens each to one message, of the shipped model and of its backbone."""
     poly = PolyReply.from_pretrained(SMOLLM2_10, dtype=dtype)
-    model = poly.model
+    model, own = poly.model, poly.check_request()
     context, mask = poly._encode([(MESSAGE,)])
     no_token = model.vocabulary.weight.shape[0]  # ends nothing, so lengths are equal
     ids = {"eos_token_id": no_token, "pad_token_id": poly.tokenizer.pad_token_id}
     config = GenerationConfig(max_new_tokens=TOKENS, **ids)
+    with_guidance = GenerationConfig(max_new_tokens=TOKENS, guidance_scale=own.guidance_scale, **ids)
     sampled = GenerationConfig(max_new_tokens=TOKENS, do_sample=True, top_k=0, **ids)
 
     def ours() -> Any:
         return decode(model, context, mask, Decoding(K, config))
+
+    def guided() -> Any:
+        return decode(model, context, mask, Decoding(K, with_guidance, empty_context=own.empty_context))
 
     def sampling() -> Any:
         with model.routed(None):
@@ -104,7 +109,7 @@ def _smollm2_ways(dtype: torch.dtype | str) -> dict[str, Callable[[], Any]]:
             options = {"attention_mask": mask.long().repeat(K, 1), "generation_config": sampled}
             return model.backbone.generate(context.repeat(K, 1), past_key_values=cache, **options)
 
-    return {"ours": ours, "sampling": sampling, "shared_prefix": shared_prefix}
+    return {"ours": ours, "guided": guided, "sampling": sampling, "shared_prefix": shared_prefix}
 
 
 def reply_ways(model: PolyReplyModel, batch: int) -> dict[str, Callable[[], Any]]:

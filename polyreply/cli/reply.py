@@ -46,6 +46,9 @@ def reply(
     context_turns: Annotated[int, typer.Option(min=1, help="Most turns of context from a conversation.")] = 1,
     max_new_tokens: Annotated[int | None, typer.Option(help="Most tokens of a reply.")] = None,
     no_repeat_ngram_size: Annotated[int | None, typer.Option(help="No sequence of this many tokens twice.")] = None,
+    guidance_scale: Annotated[
+        float | None, typer.Option(help="Above 1: replies move away from what would be said to an empty message.")
+    ] = None,
     sample: Annotated[bool, typer.Option("--sample", help="Sample from each decoder, instead of greedy.")] = False,
     temperature: Annotated[float | None, typer.Option(help="With --sample: below 1 is safer, above 1 wilder.")] = None,
     top_p: Annotated[
@@ -86,6 +89,7 @@ def reply(
         "seed": seed,
         "max_new_tokens": max_new_tokens,
         "no_repeat_ngram_size": no_repeat_ngram_size,
+        "guidance_scale": guidance_scale,
         "do_sample": sample or None,
         "temperature": temperature,
         "top_p": top_p,

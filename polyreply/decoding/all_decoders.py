@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from polyreply.decoding import causal_step, t5_step
+from polyreply.decoding.guidance import Twins, guided, with_empty
 from polyreply.decoding.settings import Decoding, Response, by_length, pad_left, prompt_length
 from polyreply.decoding.step import Step, StockStep
 from polyreply.errors import PolyReplyError
@@ -52,12 +53,14 @@ def decode(
 def _decode(
     model: PolyReplyModel, context_BS: Tensor, mask_BS: Tensor, decoding: Decoding, decoders: list[int]
 ) -> list[list[Response]]:
+    num_contexts, length = len(context_BS), prompt_length(model, context_BS)
+    prompt_BS = None if model.family.encoder else pad_left(context_BS, mask_BS, 0)[0]
+    if decoding.guidance_scale is not None:
+        context_BS, mask_BS = with_empty(context_BS, mask_BS, decoding.empty_context)
     rows = Rows.grid(len(context_BS), decoders, device=context_BS.device)
     with packed(model, encoder_layers(model), for_decoding=False):
         memory = model.encode(context_BS, mask_BS, rows)
     step = step_for(model, memory, rows)
-    prompt_BS = None if model.family.encoder else pad_left(context_BS, mask_BS, 0)[0]
-    length = prompt_length(model, context_BS)
     running = _Running(step, model.first_tokens(rows, memory), decoding, prompt_BS, length)
     with packed(model, [*step.stock_linears(), model.vocabulary]):
         for _ in range(decoding.max_new_tokens(length)):
@@ -65,8 +68,8 @@ def _decode(
                 break
             adapt()
             running.advance()
-    running.collect(torch.ones(len(step.rows), dtype=torch.bool))  # those that reached the length limit
-    replies: list[list[Response]] = [[] for _ in range(len(memory))]
+    running.collect(torch.ones(len(running.number_R), dtype=torch.bool))  # those that reached the length limit
+    replies: list[list[Response]] = [[] for _ in range(num_contexts)]
     for _, response in sorted(running.done.items()):
         replies[response.context].append(response)
     return replies
@@ -84,37 +87,51 @@ def step_for(model: PolyReplyModel, memory: Memory, rows: Rows) -> Step:
 
 
 class _Running:
-    """The tokens of the rows that are still running, and the finished responses by the number of their row."""
+    """The tokens of the rows that are still running, and the finished responses by the number of their row.
+
+    Twins, which guidance adds to the rows of the step, have no responses of their own.
+    """
 
     def __init__(self, step: Step, first_RT: Tensor, decoding: Decoding, prompt_BS: Tensor | None, length: int) -> None:
         self.step, self.newest_RT, self.decoding, self.prompt_length = step, first_RT, decoding, length
         device = first_RT.device
+        self.twins = None if decoding.guidance_scale is None else Twins(step)
         self.constraints: Any = decoding.constraints(length, device)
-        self.tokens_RT = self.newest_RT if prompt_BS is None else prompt_BS[step.rows.context_R]
-        self.logprob_R = torch.zeros(len(step.rows), dtype=torch.float64, device=device)
+        self.tokens_RT = self._leads(first_RT if prompt_BS is None else step.rows.context_R)
+        if prompt_BS is not None:
+            self.tokens_RT = prompt_BS[self.tokens_RT]
+        self.logprob_R = torch.zeros(len(self.tokens_RT), dtype=torch.float64, device=device)
         self.eos = torch.tensor(decoding.eos_ids, device=device)
-        self.number_R = torch.arange(len(step.rows), device=device)
+        self.number_R = torch.arange(len(self.tokens_RT), device=device)
         self.done: dict[int, Response] = {}
+
+    def _leads(self, value_R: Tensor) -> Tensor:
+        """Of values of the step's rows those of rows that are no twins."""
+        return value_R if self.twins is None else value_R[self.twins.lead_R]
 
     def advance(self) -> None:
         """One more token for every row; rows that end leave the batch."""
-        logits_RV = wide(self.step.model.logits(self.step.states(self.newest_RT), self.step.rows.segments))
-        chosen_R = choose(logits_RV, self.tokens_RT, self.decoding, self.constraints)
-        self.newest_RT = chosen_R[:, None]
+        step, decoding = self.step, self.decoding
+        all_RV = wide(step.model.logits(step.states(self.newest_RT), step.rows.segments))
+        logits_RV = scores_RV = self._leads(all_RV)
+        if self.twins is not None and decoding.guidance_scale is not None:
+            scores_RV = guided(logits_RV, all_RV[~self.twins.lead_R], decoding.guidance_scale)
+        chosen_R = choose(scores_RV, self.tokens_RT, decoding, self.constraints)
         self.logprob_R -= cross_entropy(logits_RV, chosen_R, reduction="none")
-        self.tokens_RT = torch.cat([self.tokens_RT, self.newest_RT], 1)
+        self.tokens_RT = torch.cat([self.tokens_RT, chosen_R[:, None]], 1)
         ended_R = torch.isin(chosen_R, self.eos)
         if ended_R.any():
             self.collect(ended_R)
             keep_R = ~ended_R
-            self.step.keep(keep_R)
-            self.tokens_RT, self.newest_RT = self.tokens_RT[keep_R], self.newest_RT[keep_R]
+            step.keep(keep_R if self.twins is None else self.twins.follow(keep_R))
+            self.tokens_RT, chosen_R = self.tokens_RT[keep_R], chosen_R[keep_R]
             self.logprob_R, self.number_R = self.logprob_R[keep_R], self.number_R[keep_R]
+        self.newest_RT = (chosen_R if self.twins is None else self.twins.follow(chosen_R))[:, None]
 
     def collect(self, which_R: Tensor) -> None:
         """Take over the responses of the rows that a mask selects."""
         rows, number_R = self.step.rows, self.number_R.tolist()
-        contexts, decoders = rows.context_R.tolist(), rows.decoder_R.tolist()
+        contexts, decoders = self._leads(rows.context_R).tolist(), self._leads(rows.decoder_R).tolist()
         for row in which_R.nonzero()[:, 0].tolist():
             tokens = self.tokens_RT[row, self.prompt_length :].tolist()
             self.done[number_R[row]] = Response(contexts[row], decoders[row], tokens, float(self.logprob_R[row]))

@@ -5,6 +5,8 @@ Llama family and GPT-2 with contexts that are read once), all jobs share one bat
 of a context themselves do so before they join. For any other model, jobs that arrive together are a batch of their
 own, and batches take turns, a step each.
 
+A job with guidance brings an empty context too, and a twin of each of its rows, which reads that (`guidance.py`).
+
 A row depends on its own job alone: constraints see the tokens of one context, and a job's samples are drawn from its
 own generator, in the order in which `decode` draws them. So the tokens are those of `decode` on that context.
 
@@ -23,6 +25,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import MinNewTokensLengthLogitsProcessor, NoRepeatNGramLogitsProcessor
 
 from polyreply.decoding.all_decoders import choose, step_for
+from polyreply.decoding.guidance import guided
 from polyreply.decoding.settings import Decoding, Response
 from polyreply.decoding.step import Step
 from polyreply.models.model import PolyReplyModel, wide
@@ -122,13 +125,18 @@ class _Batch:
     """Rows that take their steps together, in the order of the step's rows."""
 
     def __init__(self, model: PolyReplyModel, jobs: Sequence[Job]) -> None:
+        guided_jobs = [b for b, job in enumerate(jobs) if job.decoding.guidance_scale is not None]
         contexts = [job.context_S.to(model.device) for job in jobs]
+        contexts += [torch.tensor(jobs[b].decoding.empty_context, device=model.device) for b in guided_jobs]
         context_BS = pad_sequence(contexts, batch_first=True)
         length_B = torch.tensor([len(one) for one in contexts], device=model.device)
         mask_BS = torch.arange(context_BS.shape[1], device=model.device) < length_B[:, None]
         pairs = sorted((row.decoder, b, i) for b, job in enumerate(jobs) for i, row in enumerate(job.rows))
-        decoder_R, context_R, _ = torch.tensor(pairs, device=model.device).unbind(1)
-        rows = Rows.pairs(context_R.contiguous(), decoder_R, len(jobs))
+        empty_of = {b: len(jobs) + number for number, b in enumerate(guided_jobs)}
+        twins = [(decoder, empty_of[b], i) for decoder, b, i in pairs if b in empty_of]
+        places = sorted([*pairs, *twins])
+        decoder_R, context_R, _ = torch.tensor(places, device=model.device).unbind(1)
+        rows = Rows.pairs(context_R.contiguous(), decoder_R, len(contexts))
         with packed(model, encoder_layers(model), for_decoding=False):
             memory = model.encode(context_BS, mask_BS, rows)
         self.step: Step = step_for(model, memory, rows)
@@ -136,7 +144,9 @@ class _Batch:
         first = self.newest_RT[0].tolist()  # of an encoder-decoder model the same for all rows
         prompts = [first if model.family.encoder else job.context_S.tolist() for job in jobs]
         rules = [_Rules(job, prompt, model.device) for job, prompt in zip(jobs, prompts, strict=True)]
-        self.running = [_Running(jobs[b].rows[i], rules[b]) for _, b, i in pairs]
+        leads = {(b, i): _Running(jobs[b].rows[i], rules[b]) for _, b, i in pairs}
+        twins_of = {(empty_of[b], i): _Twin(one) for (b, i), one in leads.items() if b in empty_of}
+        self.running: list[_Running | _Twin] = [(leads | twins_of)[b, i] for _, b, i in places]
 
     @property
     def can_join(self) -> bool:
@@ -159,25 +169,46 @@ class _Batch:
         with packed(model, [*step.stock_linears(), model.vocabulary]):
             logits_RV = wide(model.logits(step.states(self.newest_RT), step.rows.segments))
         self._note_alternatives(logits_RV)
-        chosen_R = self._choose(logits_RV)
+        twins = self._twins()
+        chosen_R = self._choose(self._guided(logits_RV, twins) if twins else logits_RV)
+        if twins:
+            lead, twin = torch.tensor(twins, device=chosen_R.device).unbind(1)
+            chosen_R[twin] = chosen_R[lead]
         self.newest_RT = chosen_R[:, None]
         logprob_R = -cross_entropy(logits_RV, chosen_R, reduction="none")
+        advanced = []
         for one, token, logprob in zip(self.running, chosen_R.tolist(), logprob_R.tolist(), strict=True):
-            one.append(token, logprob)
-        advanced = [one.row for one in self.running]
+            if isinstance(one, _Running):
+                one.append(token, logprob)
+                advanced.append(one.row)
         self._leave()
         return advanced
 
+    def _twins(self) -> list[tuple[int, int]]:
+        """The places of each guided row and of its twin."""
+        twins = [(one.lead, place) for place, one in enumerate(self.running) if isinstance(one, _Twin)]
+        places = {id(one): place for place, one in enumerate(self.running)} if twins else {}
+        return [(places[id(lead)], place) for lead, place in twins]
+
+    def _guided(self, logits_RV: Tensor, twins: list[tuple[int, int]]) -> Tensor:
+        """The scores of the next token, those of guided rows by `guided`."""
+        lead, twin = torch.tensor(twins, device=logits_RV.device).unbind(1)
+        scales = [self.running[place].rules.job.decoding.guidance_scale for place, _ in twins]
+        scores_RV = logits_RV.clone()
+        scores_RV[lead] = guided(logits_RV[lead], logits_RV[twin], logits_RV.new_tensor(scales)[:, None])
+        return scores_RV
+
     def _choose(self, logits_RV: Tensor) -> Tensor:
         """The next token of each row, none that the row may not use."""
-        forbidden = [(place, token) for place, one in enumerate(self.running) for token in one.forbidden()]
+        leads = dict(self._leads())
+        forbidden = [(place, token) for place, one in leads.items() for token in one.forbidden()]
         where = torch.tensor(forbidden, dtype=torch.long, device=logits_RV.device).view(-1, 2).unbind(1)
         scores = logits_RV[where]
         logits_RV[where] = -math.inf
         chosen_R = torch.argmax(logits_RV, -1)
         for rules, places in self._places(lambda rules: not rules.is_greedy):
             index = torch.tensor(places, device=logits_RV.device)
-            tokens_RT = torch.tensor([self.running[place].tokens for place in places], device=logits_RV.device)
+            tokens_RT = torch.tensor([leads[place].tokens for place in places], device=logits_RV.device)
             chosen_R[index] = choose(logits_RV[index], tokens_RT, rules.job.decoding, rules.constraints)
         logits_RV[where] = scores  # for log-probabilities, which are the model's
         return chosen_R
@@ -191,12 +222,16 @@ class _Batch:
                 self.running[place].row.alternatives.append(list(zip(tokens, logprobs, strict=True)))
 
     def _places(self, asks: "Callable[[_Rules], bool]") -> "list[tuple[_Rules, list[int]]]":
-        """The places of the rows of each job that asks for something of its own."""
+        """The places of the rows of each job that asks for something of its own, without twins."""
         found: dict[int, tuple[_Rules, list[int]]] = {}
-        for place, one in enumerate(self.running):
+        for place, one in self._leads():
             if asks(one.rules):
                 found.setdefault(id(one.rules), (one.rules, []))[1].append(place)
         return list(found.values())
+
+    def _leads(self) -> "list[tuple[int, _Running]]":
+        """The rows that are no twins, with their places."""
+        return [(place, one) for place, one in enumerate(self.running) if isinstance(one, _Running)]
 
     def _leave(self) -> None:
         """Drop the rows that have ended."""
@@ -272,3 +307,20 @@ class _Running:
             row.finish = "stop"
         elif len(row.tokens) >= rules.longest:
             row.finish = "length"
+
+
+@dataclass(frozen=True)
+class _Twin:
+    """A row that reads an empty context, and is given the tokens of a guided row."""
+
+    lead: _Running
+
+    @property
+    def row(self) -> Row:
+        """The guided row, with which it leaves."""
+        return self.lead.row
+
+    @property
+    def rules(self) -> _Rules:
+        """The guided row's."""
+        return self.lead.rules

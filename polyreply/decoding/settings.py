@@ -7,6 +7,7 @@ because a K-decoder model does not take them over (`polyreply.models.pretrained.
 Legend: B contexts, S context tokens.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -46,6 +47,7 @@ _HONOURED = {
     "min_p",
     "no_repeat_ngram_size",
     "repetition_penalty",
+    "guidance_scale",
     "bad_words_ids",
     "forced_bos_token_id",
     "forced_eos_token_id",
@@ -127,11 +129,16 @@ class Decoding:
     """diverse-beam: penalty for a token that an earlier group chose at this step; None is the way's default."""
     processors: tuple[Any, ...] = ()
     """Further constraints, as for Transformers' `generate`."""
+    empty_context: tuple[int, ...] = ()
+    """decoders and mbr with guidance: the tokens of a context in which nothing is said."""
 
     def __post_init__(self) -> None:
         if self.k < 1:
             raise PolyReplyError(f"k must be 1 or more, found {self.k}")
         _refuse_unsupported(self.config)
+        scale = self.guidance_scale
+        if scale is not None and not 1 <= scale < math.inf:
+            raise PolyReplyError(f"guidance_scale must be 1 (no guidance) or more, found {scale}")
 
     @staticmethod
     def of(config: GenerationConfig, k: int, generator: torch.Generator | None = None) -> "Decoding":
@@ -139,6 +146,12 @@ class Decoding:
         given = (config.temperature, config.top_k, config.top_p, config.min_p)
         sampling = Sampling(*given) if config.do_sample else None
         return Decoding(k, config, sampling, generator)
+
+    @property
+    def guidance_scale(self) -> float | None:
+        """How much replies of decoders move away from those to an empty context (`guidance.py`); None: not at all."""
+        scale = self.config.guidance_scale
+        return None if scale is None or scale == 1 else float(scale)
 
     @property
     def eos_ids(self) -> tuple[int, ...]:

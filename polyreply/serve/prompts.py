@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from polyreply.data.context_format import encode_contexts
-from polyreply.decoding.generate import WAYS, GenerationOptions, check_request
+from polyreply.decoding.generate import WAYS, GenerationOptions
 from polyreply.decoding.settings import Decoding
 from polyreply.decoding.single_decoder import check_single_decoder
 from polyreply.errors import PolyReplyError
@@ -126,8 +126,7 @@ class Prompts:
             if len(self._checked) >= _MOST_KINDS:
                 self._checked.clear()
             try:
-                eos = self.polyreply.tokenizer.eos_token_id
-                self._checked[kind] = check_request(self.model, decode, k, 0, given, eos=eos)
+                self._checked[kind] = self.polyreply.check_request(decode, k, 0, given)
             except PolyReplyError as error:
                 raise ApiError(400, str(error)) from error
         generator = torch.Generator(self.model.device)

@@ -53,6 +53,7 @@ async def _continuous(
         raise ApiError(400, f"k must be at most {num_decoders}, the model's number of decoders", param="k")
     decoders = list(range(body.k or num_decoders)) if body.decoders is None else prompts.named_decoders(body.decoders)
     options = prompts.sampling(body.temperature, body.top_p, top_k=body.top_k, min_p=body.min_p)
+    options["guidance_scale"] = body.guidance_scale
     jobs = []
     for place, turns in enumerate(contexts):
         context_S = prompts.encode(turns, param=f"contexts.{place}")
@@ -92,6 +93,7 @@ async def _one_by_one(
     default = service.polyreply.num_decoders if of_decoders else SINGLE_DECODER_K
     k = default if body.k is None else body.k
     options: GenerationOptions = {
+        "guidance_scale": body.guidance_scale,
         "top_p": body.top_p,
         "top_k": body.top_k,
         "min_p": body.min_p,

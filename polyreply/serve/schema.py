@@ -176,6 +176,9 @@ class RepliesRequest(_Request):
     m: Annotated[int, Field(ge=1)] | None = Field(None, description="Keep only the m most different of them.")
     decoders: Decoders | None = Field(None, description="With decode decoders: which of them reply, instead of k.")
     max_tokens: Annotated[int, Field(ge=1)] | None = Field(None, description="Most tokens of a reply.")
+    guidance_scale: Annotated[float, Field(ge=1, le=10)] | None = Field(
+        None, description="decoders and mbr: above 1, replies move away from what would be said to an empty message."
+    )
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = Field(
         None, description="With decode decoders: above 0, sample."
     )

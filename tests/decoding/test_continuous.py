@@ -38,6 +38,8 @@ KINDS = {
     "ngrams": {"no_repeat_ngram_size": 2, "min_new_tokens": 4},
     "penalty": {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2},
     "sampled": {"do_sample": True, "temperature": 1.3, "top_k": 0, "top_p": 0.9},
+    "guided": {"guidance_scale": 3.0, "no_repeat_ngram_size": 2},
+    "guided-sampled": {"guidance_scale": 1.5, "do_sample": True, "top_k": 0},
     "sampled-ngrams": {"do_sample": True, "top_k": 0, "no_repeat_ngram_size": 2, "min_new_tokens": 3},
 }
 
@@ -46,7 +48,8 @@ def job(place, length, kind, decoders, longest):
     tokens = torch.randint(3, tiny.VOCABULARY, (length,), generator=torch.Generator().manual_seed(place))
     tokens = torch.cat([tokens, torch.arange(4, 4 + INVOCATION)])
     generator = torch.Generator().manual_seed(place)
-    return Job(tokens, decoders, Decoding.of(config(longest, **KINDS[kind]), len(decoders), generator))
+    decoding = Decoding.of(config(longest, **KINDS[kind]), len(decoders), generator)
+    return Job(tokens, decoders, replace(decoding, empty_context=(7, *range(4, 4 + INVOCATION))))
 
 
 def alone(model, one):
@@ -78,7 +81,7 @@ def check(model, jobs):
 def test_tokens_are_those_of_each_job_alone(name, settings):
     model = made(name, settings)
     kinds = [*KINDS] * 2
-    arrivals = [0, 0, 1, 2, 2, 5, 7, 20, 21, 30]
+    arrivals = [0, 0, 1, 2, 2, 5, 7, 7, 8, 20, 21, 23, 24, 30]
     jobs = [
         job(place, (7, 1, 12, 3, 5)[place % 5], kind, [[0, 1, 2], [1], [0, 2]][place % 3], 4 + 3 * place)
         for place, kind in enumerate(kinds)

@@ -166,7 +166,7 @@ def test_a_seed_decides_what_is_sampled():
 
 def test_an_unsupported_setting_is_refused():
     model, samples = tiny.model("t5"), tiny.samples()
-    for settings in ({"num_beams": 4}, {"penalty_alpha": 0.6}, {"guidance_scale": 2.0}):
+    for settings in ({"num_beams": 4}, {"penalty_alpha": 0.6}, {"typical_p": 0.9}):
         with pytest.raises(PolyReplyError, match=next(iter(settings))):
             decode(model, samples.context_NS, samples.context_mask_NS, config(**settings))
 
