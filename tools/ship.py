@@ -59,7 +59,7 @@ MODELS = {
         ),
         backbone="reference",
         dtype=torch.bfloat16,
-        generation={"max_new_tokens": 32, "no_repeat_ngram_size": 3},
+        generation={"max_new_tokens": 32, "no_repeat_ngram_size": 3, "guidance_scale": 1.2},
         ends=("\n",),
     ),
     T5_MINI_10: Shipped(
