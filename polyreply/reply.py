@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Unpack, overload
 
@@ -241,14 +240,14 @@ class PolyReply:
         self, decode: str = "decoders", k: int | None = None, seed: int = 0, options: GenerationOptions | None = None
     ) -> Decoding:
         """Check a request before any work; what the model's generation config leaves open comes from the tokenizer."""
-        eos = self.tokenizer.eos_token_id
-        return check_request(self.model, decode, k, seed, options, eos=eos, empty_context=self._empty_context)
+        decoding = check_request(self.model, decode, k, seed, options, eos=self.tokenizer.eos_token_id)
+        guided = decoding.guidance_scale is not None
+        return replace(decoding, empty_context=self.empty_context(self.model.config.format())) if guided else decoding
 
-    @cached_property
-    def _empty_context(self) -> list[int]:
-        """The tokens of a context in which nothing is said."""
-        (ids,), _ = encode_contexts(self.tokenizer, [("",)], self.model.config.format())
-        return [int(token) for token in ids]
+    def empty_context(self, format: ContextFormat) -> tuple[int, ...]:
+        """The tokens of a context in which nothing is said, for guidance."""
+        (ids,), _ = encode_contexts(self.tokenizer, [("",)], format)
+        return tuple(ids.tolist())
 
     def _encode(self, contexts: list[tuple[str, ...]]) -> tuple[torch.Tensor, torch.Tensor]:
         """Token ids and mask of a batch, padded on the right."""

@@ -50,8 +50,9 @@ MODELS = {
             "about ten people's replies to each."
         ),
         limits=(
-            "A small model that replies in one short sentence. It answers questions better than statements, to "
-            "which some replies are hollow, beside the point or speak as if the message were the model's own. It "
+            "A small model that replies in one short sentence. It answers questions better than statements: many "
+            "replies to those misread who did what, some are off topic or make no sense. Replies are guided "
+            "(`guidance_scale` in generation_config.json): they keep closer to the message than the decoders alone. It "
             "states things about itself that are not true (jobs, pets, plans): its decoders "
             "imitate people who answered as themselves. It knows few facts, may contradict itself from one turn "
             "to the next, and was screened by patterns only, so a reply may still be rude or wrong. Choose "

@@ -27,6 +27,7 @@ from polyreply.bench.t5_small import (
 from polyreply.bench.timing import Measured, busy_slowdown, medians
 from polyreply.decoding.all_decoders import decode
 from polyreply.decoding.settings import Decoding
+from polyreply.decoding.single_decoder import without_own_settings
 from polyreply.models.model import PolyReplyModel
 from polyreply.models.shipped import SMOLLM2_10, better_model
 from polyreply.precision import auto_dtype
@@ -98,12 +99,12 @@ def _smollm2_ways(dtype: torch.dtype | str) -> dict[str, Callable[[], Any]]:
         return decode(model, context, mask, Decoding(K, with_guidance, empty_context=own.empty_context))
 
     def sampling() -> Any:
-        with model.routed(None):
+        with model.routed(None), without_own_settings(model.backbone):
             options = {"attention_mask": mask.long(), "generation_config": sampled, "num_return_sequences": K}
             return model.backbone.generate(context, **options)
 
     def shared_prefix() -> Any:
-        with model.routed(None), torch.no_grad():
+        with model.routed(None), without_own_settings(model.backbone), torch.no_grad():
             cache = model.backbone(context[:, :-1], use_cache=True).past_key_values
             cache.batch_repeat_interleave(K)
             options = {"attention_mask": mask.long().repeat(K, 1), "generation_config": sampled}

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from polyreply.decoding import causal_step, t5_step
-from polyreply.decoding.guidance import Twins, guided, with_empty
+from polyreply.decoding.guidance import Twins, empty_context, with_empty
 from polyreply.decoding.settings import Decoding, Response, by_length, pad_left, prompt_length
 from polyreply.decoding.step import Step, StockStep
 from polyreply.errors import PolyReplyError
@@ -56,7 +56,7 @@ def _decode(
     num_contexts, length = len(context_BS), prompt_length(model, context_BS)
     prompt_BS = None if model.family.encoder else pad_left(context_BS, mask_BS, 0)[0]
     if decoding.guidance_scale is not None:
-        context_BS, mask_BS = with_empty(context_BS, mask_BS, decoding.empty_context)
+        context_BS, mask_BS = with_empty(context_BS, mask_BS, empty_context(decoding))
     rows = Rows.grid(len(context_BS), decoders, device=context_BS.device)
     with packed(model, encoder_layers(model), for_decoding=False):
         memory = model.encode(context_BS, mask_BS, rows)
@@ -95,11 +95,10 @@ class _Running:
     def __init__(self, step: Step, first_RT: Tensor, decoding: Decoding, prompt_BS: Tensor | None, length: int) -> None:
         self.step, self.newest_RT, self.decoding, self.prompt_length = step, first_RT, decoding, length
         device = first_RT.device
-        self.twins = None if decoding.guidance_scale is None else Twins(step)
+        self.twins = None if decoding.guidance_scale is None else Twins(step, decoding.guidance_scale)
         self.constraints: Any = decoding.constraints(length, device)
-        self.tokens_RT = self._leads(first_RT if prompt_BS is None else step.rows.context_R)
-        if prompt_BS is not None:
-            self.tokens_RT = prompt_BS[self.tokens_RT]
+        context_R = self._leads(step.rows.context_R)
+        self.tokens_RT = self._leads(first_RT) if prompt_BS is None else prompt_BS[context_R]
         self.logprob_R = torch.zeros(len(self.tokens_RT), dtype=torch.float64, device=device)
         self.eos = torch.tensor(decoding.eos_ids, device=device)
         self.number_R = torch.arange(len(self.tokens_RT), device=device)
@@ -113,9 +112,8 @@ class _Running:
         """One more token for every row; rows that end leave the batch."""
         step, decoding = self.step, self.decoding
         all_RV = wide(step.model.logits(step.states(self.newest_RT), step.rows.segments))
-        logits_RV = scores_RV = self._leads(all_RV)
-        if self.twins is not None and decoding.guidance_scale is not None:
-            scores_RV = guided(logits_RV, all_RV[~self.twins.lead_R], decoding.guidance_scale)
+        logits_RV = self._leads(all_RV)
+        scores_RV = logits_RV if self.twins is None else self.twins.scores(all_RV)
         chosen_R = choose(scores_RV, self.tokens_RT, decoding, self.constraints)
         self.logprob_R -= cross_entropy(logits_RV, chosen_R, reduction="none")
         self.tokens_RT = torch.cat([self.tokens_RT, chosen_R[:, None]], 1)

@@ -25,7 +25,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import MinNewTokensLengthLogitsProcessor, NoRepeatNGramLogitsProcessor
 
 from polyreply.decoding.all_decoders import choose, step_for
-from polyreply.decoding.guidance import guided
+from polyreply.decoding.guidance import empty_context, guided
 from polyreply.decoding.settings import Decoding, Response
 from polyreply.decoding.step import Step
 from polyreply.models.model import PolyReplyModel, wide
@@ -93,7 +93,7 @@ class Continuous:
 
     @property
     def num_rows(self) -> int:
-        """The rows that are running."""
+        """The rows that are running, twins included."""
         return sum(len(batch.running) for batch in self._batches)
 
     @torch.inference_mode()
@@ -127,7 +127,7 @@ class _Batch:
     def __init__(self, model: PolyReplyModel, jobs: Sequence[Job]) -> None:
         guided_jobs = [b for b, job in enumerate(jobs) if job.decoding.guidance_scale is not None]
         contexts = [job.context_S.to(model.device) for job in jobs]
-        contexts += [torch.tensor(jobs[b].decoding.empty_context, device=model.device) for b in guided_jobs]
+        contexts += [empty_context(jobs[b].decoding).to(model.device) for b in guided_jobs]
         context_BS = pad_sequence(contexts, batch_first=True)
         length_B = torch.tensor([len(one) for one in contexts], device=model.device)
         mask_BS = torch.arange(context_BS.shape[1], device=model.device) < length_B[:, None]
@@ -145,8 +145,8 @@ class _Batch:
         prompts = [first if model.family.encoder else job.context_S.tolist() for job in jobs]
         rules = [_Rules(job, prompt, model.device) for job, prompt in zip(jobs, prompts, strict=True)]
         leads = {(b, i): _Running(jobs[b].rows[i], rules[b]) for _, b, i in pairs}
-        twins_of = {(empty_of[b], i): _Twin(one) for (b, i), one in leads.items() if b in empty_of}
-        self.running: list[_Running | _Twin] = [(leads | twins_of)[b, i] for _, b, i in places]
+        running = leads | {(empty_of[b], i): _Twin(one) for (b, i), one in leads.items() if b in empty_of}
+        self.running: list[_Running | _Twin] = [running[b, i] for _, b, i in places]
 
     @property
     def can_join(self) -> bool:

@@ -5,7 +5,7 @@ and a `Decoding`, and returns for each context its responses.
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, TypedDict
@@ -25,9 +25,10 @@ SINGLE_DECODER_K = 10
 _SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "min_p")
 _SHARES = ("top_p", "top_k", "min_p")
 """Options for sampling that are also the option of a way to decode."""
-_GUIDANCE = "guidance_scale"
 _OWN = {"samples", "beta", "num_groups", "diversity_penalty"}
 """Options of single ways to decode that are not fields of a GenerationConfig, or not with that meaning."""
+_OF_SOME_WAYS = {*_SAMPLING, *_OWN, "guidance_scale"}
+"""What has no effect with a way to decode that does not list it."""
 
 
 class GenerationOptions(TypedDict, total=False):
@@ -89,9 +90,10 @@ class Way:
 
 WAYS: dict[str, Way] = {
     "decoders": Way(
-        "polyreply.decoding.all_decoders:decode", (_GUIDANCE, "do_sample", "temperature", "top_k", "top_p", "min_p")
+        "polyreply.decoding.all_decoders:decode",
+        ("guidance_scale", "do_sample", "temperature", "top_k", "top_p", "min_p"),
     ),
-    "mbr": Way("polyreply.decoding.mbr:mbr", (_GUIDANCE, "samples", "beta", "top_p")),
+    "mbr": Way("polyreply.decoding.mbr:mbr", ("guidance_scale", "samples", "beta", "top_p")),
     "beam": Way("polyreply.decoding.single_decoder:beam", of_decoders=False),
     "nucleus": Way("polyreply.decoding.single_decoder:nucleus", ("do_sample", "top_p"), of_decoders=False),
     "top-k": Way("polyreply.decoding.single_decoder:top_k", ("do_sample", "top_k"), of_decoders=False),
@@ -117,19 +119,15 @@ def check_request(
     options: GenerationOptions | None = None,
     *,
     eos: int | None = None,
-    empty_context: Sequence[int] = (),
 ) -> Decoding:
-    """Check a request; options go on top of the model's generation config, `eos` is used where that has none.
-
-    `empty_context` is for guidance: the tokens of a context in which nothing is said.
-    """
+    """Check a request; options go on top of the model's generation config, `eos` is used where that has none."""
     way = way_of(decode)
     given: dict[str, Any] = {name: value for name, value in (options or {}).items() if value is not None}
     extra: GenerationConfig | None = given.pop("generation_config", None)
     if extra is not None:
         fields = {name: getattr(extra, name, None) for name in extra.to_diff_dict() if name != "transformers_version"}
         given = {name: value for name, value in fields.items() if value is not None} | given
-    unused = sorted(name for name in given if name in {*_SAMPLING, *_OWN, _GUIDANCE} and name not in way.options)
+    unused = sorted(name for name in given if name in _OF_SOME_WAYS and name not in way.options)
     if unused:
         used = f"it uses {', '.join(way.options)}" if way.options else "it has no options of its own"
         raise PolyReplyError(f"{', '.join(unused)}: no effect with decode {decode}, {used}; remove it")
@@ -146,7 +144,7 @@ def check_request(
         k = model.num_decoders if way.of_decoders else SINGLE_DECODER_K
     own |= {name: given[name] for name in _SHARES if name in given}
     generator = torch.Generator(model.device).manual_seed(seed)
-    return _check_values(replace(Decoding.of(config, k, generator), empty_context=tuple(empty_context), **own))
+    return _check_values(replace(Decoding.of(config, k, generator), **own))
 
 
 def _check_values(decoding: Decoding) -> Decoding:

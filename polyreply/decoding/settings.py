@@ -136,9 +136,9 @@ class Decoding:
         if self.k < 1:
             raise PolyReplyError(f"k must be 1 or more, found {self.k}")
         _refuse_unsupported(self.config)
-        scale = self.guidance_scale
-        if scale is not None and not 1 <= scale < math.inf:
-            raise PolyReplyError(f"guidance_scale must be 1 (no guidance) or more, found {scale}")
+        scale: Any = self.config.guidance_scale
+        if scale is not None and not (isinstance(scale, int | float) and 1 <= scale < math.inf):
+            raise PolyReplyError(f"guidance_scale: expected a finite number of 1 (no guidance) or more, found {scale}")
 
     @staticmethod
     def of(config: GenerationConfig, k: int, generator: torch.Generator | None = None) -> "Decoding":

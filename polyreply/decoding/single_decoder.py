@@ -128,7 +128,7 @@ def _generate(
     options = GenerationConfig(max_new_tokens=longest, num_return_sequences=k, **ids, **method)
     warpers = decoding.sampling.warpers if decoding.sampling is not None else []
     processors = LogitsProcessorList([*decoding.constraints(length, model.device), *warpers])
-    with model.as_decoder(None) as backbone, _without_own_settings(backbone):
+    with model.as_decoder(None) as backbone, without_own_settings(backbone):
         tokens_RT = backbone.generate(**inputs, generation_config=options, logits_processor=processors)
     new = tokens_RT[:, length:].tolist()
     tokens = [[_to_end(row, decoding.eos_ids) for row in new[b * k : (b + 1) * k]] for b in range(len(memory))]
@@ -144,7 +144,7 @@ def _padding_token(model: PolyReplyModel, decoding: Decoding) -> int:
 
 
 @contextmanager
-def _without_own_settings(backbone: Any) -> Iterator[None]:
+def without_own_settings(backbone: Any) -> Iterator[None]:
     """Keep `generate` from filling what a config leaves open from the model's own generation config."""
     own, backbone.generation_config = backbone.generation_config, GenerationConfig()
     try:

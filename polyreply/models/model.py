@@ -170,11 +170,12 @@ class PolyReplyModel(PreTrainedModel):
         return {} if self.sharded is None else self.sharded.whole()
 
     def plain_backbone(self) -> PreTrainedModel:
-        """A copy of the backbone without adapters, as stage 1 left it."""
+        """A copy of the backbone without adapters, as stage 1 left it; guidance is for decoders, and left out."""
         copied: Any = _new_backbone(self.config).to(self.backbone.dtype)
         copied.load_state_dict(self.backbone.state_dict())
         copied.config._commit_hash = getattr(self.backbone.config, "_commit_hash", None)
         copied.generation_config = copy.deepcopy(self.backbone.generation_config)
+        copied.generation_config.guidance_scale = None
         return copied  # type: ignore[no-any-return]
 
     @torch.no_grad()

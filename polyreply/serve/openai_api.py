@@ -245,7 +245,7 @@ def openai_routes(service: Service) -> APIRouter:
             note(system=system, turns=turns)
         context_S = prompts.encode(turns, system=system, param="messages")
         longest = body.max_tokens or body.max_completion_tokens
-        return await _respond(service, _CHAT, request, body, [context_S], longest, body.top_logprobs or 0)
+        return await _respond(service, _CHAT, request, body, [context_S], longest, body.top_logprobs or 0, system)
 
     @routes.post("/completions", responses=_answers(Completion), response_model=None)
     async def completions(request: Request, body: CompletionRequest) -> Any:
@@ -284,6 +284,7 @@ async def _respond(
     contexts: Sequence[Any],
     max_tokens: int | None,
     num_alternatives: int,
+    system: str = "",
 ) -> Any:
     service.check_model(body.model)
     if body.stream_options is not None and not body.stream:
@@ -293,7 +294,8 @@ async def _respond(
     prompts = service.prompts
     decoders, n = prompts.chosen_decoders(body.n, body.decoders)
     options = prompts.sampling(body.temperature, body.top_p)
-    decodings = [prompts.decoding(len(decoders), max_tokens, body.seed, options) for _ in contexts]
+    options["guidance_scale"] = body.guidance_scale
+    decodings = [prompts.decoding(len(decoders), max_tokens, body.seed, options, system=system) for _ in contexts]
     longest = max(prompts.longest(one, len(context)) for one, context in zip(decodings, contexts, strict=True))
     prompts.check_lengths(n * len(contexts), longest, max(map(len, contexts)))
     jobs = [

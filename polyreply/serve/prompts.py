@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyreply.data.context_format import encode_contexts
+from polyreply.data.context_format import ContextFormat, encode_contexts
 from polyreply.decoding.generate import WAYS, GenerationOptions
 from polyreply.decoding.settings import Decoding
 from polyreply.decoding.single_decoder import check_single_decoder
@@ -61,9 +61,7 @@ class Prompts:
         A last message that is too long by itself is refused.
         """
         self.check_texts(turns, param)
-        format = self.model.config.format()
-        if system:
-            format = replace(format, prefix=system)
+        format = self._format(system)
         try:
             (ids,), report = encode_contexts(self.polyreply.tokenizer, [tuple(turns)], format)
         except PolyReplyError as error:  # the system message leaves no room
@@ -72,6 +70,11 @@ class Prompts:
             message = f"the last message does not fit into the model's {format.max_context_tokens} tokens of context"
             raise ApiError(400, message, param=param, code="context_length_exceeded")
         return torch.from_numpy(ids).long()
+
+    def _format(self, system: str) -> ContextFormat:
+        """The model's own format, a system message in the place of its prefix."""
+        format = self.model.config.format()
+        return replace(format, prefix=system) if system else format
 
     def check_texts(self, turns: Sequence[str], param: str) -> None:
         """Raise for empty or too long texts, before any work is done for them."""
@@ -117,7 +120,14 @@ class Prompts:
         return {}
 
     def decoding(
-        self, k: int, max_tokens: int | None, seed: int | None, options: GenerationOptions, decode: str = "decoders"
+        self,
+        k: int,
+        max_tokens: int | None,
+        seed: int | None,
+        options: GenerationOptions,
+        decode: str = "decoders",
+        *,
+        system: str = "",
     ) -> Decoding:
         """A checked description of how to decode, with a source of random numbers of its own."""
         given: GenerationOptions = {**options, "max_new_tokens": max_tokens}
@@ -131,7 +141,10 @@ class Prompts:
                 raise ApiError(400, str(error)) from error
         generator = torch.Generator(self.model.device)
         generator.manual_seed(secrets.randbits(62) if seed is None else seed)
-        return replace(self._checked[kind], generator=generator)
+        decoding = replace(self._checked[kind], generator=generator)
+        if system and decoding.guidance_scale is not None:
+            return replace(decoding, empty_context=self.polyreply.empty_context(self._format(system)))
+        return decoding
 
     def longest(self, decoding: Decoding, context_length: int) -> int:
         """Most tokens of a reply to a context of a length."""

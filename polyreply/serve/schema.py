@@ -91,6 +91,7 @@ class StreamOptions(_Request):
 
 
 Stops = Text | Annotated[list[Text], Field(max_length=MAX_STOPS)]
+GuidanceScale = Annotated[float, Field(ge=1, le=10)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Decoders = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=1024)]
 Select = Literal["likely", "different"]
@@ -109,6 +110,9 @@ class _Generation(_Request):
     )
     top_p: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None, description="Sample from the likeliest tokens with this total probability; needs a temperature."
+    )
+    guidance_scale: GuidanceScale | None = Field(
+        None, description="Above 1, choices move away from what would be said to an empty message; 1 turns that off."
     )
     max_tokens: Annotated[int, Field(ge=1)] | None = Field(None, description="Most tokens of a choice.")
     stop: Stops | None = Field(None, description="Texts at which a choice ends, without them; at most 4.")
@@ -176,7 +180,7 @@ class RepliesRequest(_Request):
     m: Annotated[int, Field(ge=1)] | None = Field(None, description="Keep only the m most different of them.")
     decoders: Decoders | None = Field(None, description="With decode decoders: which of them reply, instead of k.")
     max_tokens: Annotated[int, Field(ge=1)] | None = Field(None, description="Most tokens of a reply.")
-    guidance_scale: Annotated[float, Field(ge=1, le=10)] | None = Field(
+    guidance_scale: GuidanceScale | None = Field(
         None, description="decoders and mbr: above 1, replies move away from what would be said to an empty message."
     )
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = Field(

@@ -118,9 +118,10 @@ def test_long_service_keeps_no_columns_and_contexts_of_the_past():
     assert step.mask_BS.shape[1] == 4 + INVOCATION
 
 
-def test_jobs_that_are_ended_leave_and_change_nothing_for_others():
+@pytest.mark.parametrize("kind", ["ngrams", "guided"])
+def test_jobs_that_are_ended_leave_and_change_nothing_for_others(kind):
     model = made("llama", {})
-    jobs = [job(place, 4, "ngrams", [0, 1, 2], 20) for place in range(3)]
+    jobs = [job(place, 4, kind, [0, 1, 2], 20) for place in range(3)]
     continuous = Continuous(model)
     continuous.add(jobs)
     continuous.advance()

@@ -64,10 +64,15 @@ def test_tokens_are_those_of_generate(name, settings):
     assert [[one.tokens for one in row] for row in replies] != [[one.tokens for one in row] for row in plain]
 
 
-@pytest.mark.parametrize("name", ["t5", "llama", "bart"])
-def test_constraints_come_after_it(name):
+@pytest.mark.parametrize(
+    ("name", "rules"),
+    [
+        *((name, {"no_repeat_ngram_size": 2, "min_new_tokens": 5}) for name in ("t5", "llama", "bart")),
+        ("llama", {"repetition_penalty": 1.7}),  # to encoder-decoder models `generate` applies it before our processor
+    ],
+)
+def test_constraints_come_after_it(name, rules):
     model, samples = tiny.model(name), tiny.samples()
-    rules = {"no_repeat_ngram_size": 2, "min_new_tokens": 5}
     for row in range(len(samples)):
         part = samples.select(torch.tensor([row]))
         context = part.context_NS[part.context_mask_NS][None]
@@ -113,11 +118,24 @@ def test_a_request_takes_the_empty_context_from_the_format():
     assert [one.text for one in plain[2][1]] == [one.text for one in alone]
 
 
+def test_a_model_has_a_scale_of_its_own_for_its_decoders_alone():
+    made = pair()
+    plain, guided = (made.reply(SENTENCES[0], max_new_tokens=8, guidance_scale=scale) for scale in (None, 5.0))
+    beams = made.reply(SENTENCES[0], max_new_tokens=8, decode="beam", k=3)
+    made.model.generation_config.guidance_scale = 5.0
+    assert made.reply(SENTENCES[0], max_new_tokens=8) == guided != plain
+    assert made.reply(SENTENCES[0], max_new_tokens=8, guidance_scale=1.0) == plain
+    assert made.reply(SENTENCES[0], max_new_tokens=8, decode="beam", k=3) == beams
+    assert made.model.plain_backbone().generation_config.guidance_scale is None
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"guidance_scale": 0.5}, "guidance_scale must be 1 .no guidance. or more, found 0.5"),
-        ({"guidance_scale": float("nan")}, "guidance_scale must be 1"),
+        ({"guidance_scale": 0.5}, "guidance_scale: expected a finite number of 1 .no guidance. or more, found 0.5"),
+        ({"guidance_scale": float("nan")}, "guidance_scale: expected a finite number"),
+        ({"guidance_scale": float("inf")}, "guidance_scale: expected a finite number"),
+        ({"guidance_scale": "strong"}, "guidance_scale: expected a finite number of .*, found strong"),
         ({"guidance_scale": 2.0, "decode": "beam"}, "guidance_scale: no effect with decode beam, it has no options"),
     ],
 )

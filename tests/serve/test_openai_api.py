@@ -56,6 +56,19 @@ def test_conversations_and_system_messages_reach_the_model(client, oracle):
     assert changed.usage.prompt_tokens > answer.usage.prompt_tokens
 
 
+def test_guidance_moves_away_from_an_empty_message_after_the_same_system_message(client, folder):
+    oracle = PolyReply.from_pretrained(folder, dtype="float64")
+    messages = [{"role": "user", "content": SENTENCES[2]}]
+    guided = {"extra_body": {"guidance_scale": 5.0}, "model": "tiny", "n": K}
+    answer = client.chat.completions.create(messages=messages, **guided)
+    assert texts(answer) == [reply.text for reply in oracle.reply(SENTENCES[2], guidance_scale=5.0)]
+    assert texts(answer) != [reply.text for reply in oracle.reply(SENTENCES[2])]
+    system = {"role": "system", "content": SENTENCES[0]}
+    oracle.model.config.context_format = {**oracle.model.config.context_format, "prefix": SENTENCES[0]}
+    answer = client.chat.completions.create(messages=[system, *messages], **guided)
+    assert texts(answer) == [reply.text for reply in oracle.reply(SENTENCES[2], guidance_scale=5.0)]
+
+
 def test_fewer_than_all_decoders_are_the_most_likely_or_the_most_different(client, oracle):
     replies = sorted(oracle.reply(SENTENCES[0]), key=lambda reply: -reply.logprob)
     assert texts(client.chat.completions.create(**ASK)) == [replies[0].text]

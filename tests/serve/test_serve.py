@@ -41,6 +41,8 @@ def test_replies_of_every_way_are_those_of_the_library(server, folder):
         ({"decode": "beam", "decoders": [0]}, "decoders"),
         ({"decode": "beam", "temperature": 1.0}, "temperature"),
         ({"decode": "beam", "top_p": 0.5}, None),
+        ({"decode": "beam", "guidance_scale": 2.0}, None),
+        ({"guidance_scale": 0.5}, "guidance_scale"),
         ({"decode": "nucleus", "top_k": 5}, None),
         ({"top_k": 5}, "top_k"),
         ({"decode": "decoders", "samples": 3}, "samples"),
@@ -65,6 +67,17 @@ def test_top_k_limits_what_is_sampled_from(server, folder):
         replies = httpx2.post(f"{server.url}/v1/replies", json=body).json()["results"][0]["replies"]
         expected = model.reply(SENTENCES[0], k=4, **options, **given)
         assert [reply["text"] for reply in replies] == [reply.text for reply in expected]
+
+
+@pytest.mark.parametrize("decode", ["decoders", "mbr"])
+def test_guided_replies(server, folder, decode):
+    model = PolyReply.from_pretrained(folder, dtype="float64")
+    body = {"contexts": [SENTENCES[0]], "k": 3, "decode": decode, "guidance_scale": 4.0}
+    replies = httpx2.post(f"{server.url}/v1/replies", json=body, timeout=120).json()["results"][0]["replies"]
+    guided, plain = (model.reply(SENTENCES[0], k=3, decode=decode, guidance_scale=scale) for scale in (4.0, None))
+    assert [reply["text"] for reply in replies] == [reply.text for reply in guided]
+    assert [reply["logprob"] for reply in replies] == pytest.approx([reply.logprob for reply in guided])
+    assert guided != plain
 
 
 def test_choice_of_decoders_and_of_the_most_different(server, folder):
